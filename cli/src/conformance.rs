@@ -18,7 +18,7 @@ use outrigger_conformance::record::Status;
 use outrigger_conformance::report::{Conclusion, Report};
 use outrigger_conformance::runner::{self, Plan, RunError};
 use outrigger_conformance::select::Selection;
-use outrigger_conformance::{Tier, run_helper, run_test};
+use outrigger_conformance::{Tier, run_helper, run_test, use_library};
 
 use progress::Progress;
 
@@ -201,6 +201,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// If it was started by anything else than a run.
 pub(crate) fn test(inner: &Inner) -> anyhow::Result<ExitCode> {
+    use_own_library();
     run_test(inner.name.as_deref(), &inner.driver, inner.seed)
         .context("the runner of conformance tests starts this command; a person wants `outrigger conformance`")?;
     Ok(ExitCode::SUCCESS)
@@ -211,9 +212,16 @@ pub(crate) fn test(inner: &Inner) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// What the helper says.
 pub(crate) fn helper(inner: &Inner) -> anyhow::Result<ExitCode> {
+    use_own_library();
     let name = inner.name.as_deref().unwrap_or_default();
     run_helper(name, &inner.driver, inner.seed).map_err(|failure| anyhow::anyhow!("{failure}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has tests of the host contract call the library that this program holds.
+fn use_own_library() {
+    // SAFETY: the library's table lives as long as the process.
+    unsafe { use_library(outrigger_ffi::otr_host_api().cast()) };
 }
 
 fn list(selection: &Selection) -> anyhow::Result<ExitCode> {

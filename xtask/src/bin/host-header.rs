@@ -123,7 +123,6 @@ fn table(folder: &Path) -> anyhow::Result<String> {
     }
     let mut entries: Vec<Field> = Vec::new();
     let mut values: Vec<FieldValue> = Vec::new();
-    let mut arms = Vec::new();
     for name in order {
         let signature = exports.get(&name).with_context(|| {
             format!("{name} is gone, but entries of the table are never removed (rule H30)")
@@ -133,7 +132,6 @@ fn table(folder: &Path) -> anyhow::Result<String> {
         let (inputs, output) = (&signature.inputs, &signature.output);
         entries.push(parse_quote!(pub #entry: #unsafety extern "C" fn(#inputs) #output));
         values.push(parse_quote!(#entry: crate::#function));
-        arms.push(quote!(($table:expr, #function) => { $table.#entry };));
     }
     let file: syn::File = parse_quote! {
         //! The table of all functions, for hosts that load the library at run time. Generated from the
@@ -171,13 +169,6 @@ fn table(folder: &Path) -> anyhow::Result<String> {
             api_minor: OTR_HOST_API_MINOR,
             #(#values,)*
         };
-
-        /// The entry of a table that has the function of this name: for hosts that call one library or
-        /// another.
-        #[macro_export]
-        macro_rules! host_entry {
-            #(#arms)*
-        }
     };
     Ok(prettyplease::unparse(&file))
 }

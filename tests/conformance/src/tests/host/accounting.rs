@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::Code;
-use outrigger_ffi::*;
 use serde_json::Value;
 
 use super::{
@@ -36,14 +36,14 @@ tests! { "host-abi.accounting":
 const MIB: u64 = 1 << 20;
 
 fn free(address: u64) -> Verdict {
-    Ok(otr!(otr_memory_free, address)?)
+    Ok(otr!(memory_free, address)?)
 }
 
 fn statistics(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    otr!(otr_memory_reset_accumulated, 0)?;
-    otr!(otr_memory_reset_peak, 0)?;
+    otr!(memory_reset_accumulated, 0)?;
+    otr!(memory_reset_peak, 0)?;
     let before = stats()?;
     let sizes = [100, 5000, 3 * MIB];
     let total: u64 = sizes.iter().sum();
@@ -71,7 +71,7 @@ fn statistics(context: &Context) -> Verdict {
     );
     check!(in_use.device_allocs > 0, "calls of the driver");
     addresses.into_iter().try_for_each(free)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     let freed = stats()?;
     equal!(
         freed.allocated_bytes.current,
@@ -85,13 +85,13 @@ fn statistics(context: &Context) -> Verdict {
         "the peak stays"
     );
     refused(
-        otr!(otr_memory_alloc, 0, 1 << 60, stream, &mut 0),
+        otr!(memory_alloc, 0, 1 << 60, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "too much memory",
     )?;
     equal!(stats()?.ooms, freed.ooms + 1, "requests that were not met");
 
-    otr!(otr_memory_reset_peak, 0)?;
+    otr!(memory_reset_peak, 0)?;
     let reset = stats()?;
     equal!(
         reset.allocated_bytes.peak,
@@ -99,7 +99,7 @@ fn statistics(context: &Context) -> Verdict {
         "a peak that was reset"
     );
     equal!(reset.allocations.allocated, 3, "counts that were not reset");
-    otr!(otr_memory_reset_accumulated, 0)?;
+    otr!(memory_reset_accumulated, 0)?;
     let reset = stats()?;
     equal!(
         (reset.allocations.allocated, reset.allocations.freed),
@@ -166,7 +166,7 @@ fn statistics_agree(context: &Context) -> Verdict {
         );
     }
     let names: BTreeMap<String, u64> =
-        serde_json::from_value(json(|out| otr!(otr_memory_stats_json, 0, out))?)?;
+        serde_json::from_value(json(|out| otr!(memory_stats_json, 0, out))?)?;
     let expected = [
         ("allocation.all.current", told.allocations.current),
         ("allocated_bytes.all.current", told.allocated_bytes.current),
@@ -191,7 +191,7 @@ fn statistics_agree(context: &Context) -> Verdict {
 }
 
 fn facts(address: u64) -> Verdict<otr_pointer_info_t> {
-    filled(|out| otr!(otr_memory_pointer_info, address, out))
+    filled(|out| otr!(memory_pointer_info, address, out))
 }
 
 fn facts_of_an_address(context: &Context) -> Verdict {
@@ -231,7 +231,7 @@ fn facts_of_an_address(context: &Context) -> Verdict {
             ..super::Filled::sized(size_of::<otr_pointer_info_t>())
         };
         refused(
-            otr!(otr_memory_pointer_info, nowhere, &mut info),
+            otr!(memory_pointer_info, nowhere, &mut info),
             Code::NOT_FOUND,
             what,
         )?;
@@ -241,7 +241,7 @@ fn facts_of_an_address(context: &Context) -> Verdict {
 }
 
 fn limit() -> Verdict<u64> {
-    made(|out| otr!(otr_memory_limit, 0, out))
+    made(|out| otr!(memory_limit, 0, out))
 }
 
 fn limits_of_a_device(context: &Context) -> Verdict {
@@ -251,11 +251,11 @@ fn limits_of_a_device(context: &Context) -> Verdict {
     let kept = alloc(2 * MIB, stream)?;
     fill(stream, kept, 2 * MIB, &[4])?;
     let most = held()? + 20 * MIB;
-    otr!(otr_memory_set_limit, 0, most)?;
+    otr!(memory_set_limit, 0, most)?;
     equal!(limit()?, most, "the limit that was set");
     for _ in 0..3 {
         refused(
-            otr!(otr_memory_alloc, 0, 32 * MIB, stream, &mut 0),
+            otr!(memory_alloc, 0, 32 * MIB, stream, &mut 0),
             Code::OUT_OF_MEMORY,
             "more than the limit has room for",
         )?;
@@ -266,9 +266,9 @@ fn limits_of_a_device(context: &Context) -> Verdict {
         );
     }
     // What is in use stays.
-    otr!(otr_memory_set_limit, 0, 1)?;
+    otr!(memory_set_limit, 0, 1)?;
     refused(
-        otr!(otr_memory_alloc, 0, 32 * MIB, stream, &mut 0),
+        otr!(memory_alloc, 0, 32 * MIB, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "memory under a limit of one byte",
     )?;
@@ -277,26 +277,26 @@ fn limits_of_a_device(context: &Context) -> Verdict {
         [4; 64],
         "what was there before the limit"
     );
-    otr!(otr_memory_set_limit, 0, u64::MAX)?;
+    otr!(memory_set_limit, 0, u64::MAX)?;
     free(alloc(32 * MIB, stream)?)
 }
 
 fn fractions_of_a_device(context: &Context) -> Verdict {
     start(context)?;
-    let fraction = || made::<f64>(|out| otr!(otr_memory_fraction, 0, out));
+    let fraction = || made::<f64>(|out| otr!(memory_fraction, 0, out));
     let (mut left, mut total) = (0, 0);
-    otr!(otr_memory_info, 0, &mut left, &mut total)?;
+    otr!(memory_info, 0, &mut left, &mut total)?;
     check!(left <= total, "{left} of {total} bytes are free");
     equal!(fraction()?, 1.0, "the fraction without a limit");
     for wrong in [-0.25, 1.5, f64::NAN, f64::INFINITY] {
         refused(
-            otr!(otr_memory_set_fraction, 0, wrong),
+            otr!(memory_set_fraction, 0, wrong),
             Code::INVALID_ARGUMENT,
             "a number that is no fraction",
         )?;
     }
     equal!(limit()?, u64::MAX, "the limit after refused fractions");
-    otr!(otr_memory_set_fraction, 0, 0.5)?;
+    otr!(memory_set_fraction, 0, 0.5)?;
     check!(
         limit()?.abs_diff(total / 2) <= 1,
         "half of {total} bytes, and the limit is {}",
@@ -308,7 +308,7 @@ fn fractions_of_a_device(context: &Context) -> Verdict {
         fraction()?
     );
     refused(
-        otr!(otr_memory_alloc, 0, total / 2 + MIB, stream()?, &mut 0),
+        otr!(memory_alloc, 0, total / 2 + MIB, stream()?, &mut 0),
         Code::OUT_OF_MEMORY,
         "more than half",
     )?;
@@ -317,7 +317,7 @@ fn fractions_of_a_device(context: &Context) -> Verdict {
 
 fn process() -> Verdict<(u64, u64)> {
     let (mut held, mut limit) = (0, 0);
-    otr!(otr_memory_process_info, &mut held, &mut limit)?;
+    otr!(memory_process_info, &mut held, &mut limit)?;
     Ok((held, limit))
 }
 
@@ -334,24 +334,24 @@ fn limits_of_the_process(context: &Context) -> Verdict {
     let with = process()?.0;
     equal!(with, stats()?.reserved_bytes.current, "what is held");
     check!(with >= base + 10 * MIB, "10 MiB are held");
-    otr!(otr_memory_set_process_limit, with + 20 * MIB)?;
+    otr!(memory_set_process_limit, with + 20 * MIB)?;
     equal!(process()?.1, with + 20 * MIB, "the limit that was set");
     refused(
-        otr!(otr_memory_alloc, 0, 32 * MIB, stream, &mut 0),
+        otr!(memory_alloc, 0, 32 * MIB, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "more than the process may hold",
     )?;
     // Another device is under the same limit.
-    let devices = made(|out| otr!(otr_device_count, out))?;
-    let other = made(|out| otr!(otr_stream_default, devices - 1, out))?;
+    let devices = made(|out| otr!(device_count, out))?;
+    let other = made(|out| otr!(stream_default, devices - 1, out))?;
     refused(
-        otr!(otr_memory_alloc, devices - 1, 32 * MIB, other, &mut 0),
+        otr!(memory_alloc, devices - 1, 32 * MIB, other, &mut 0),
         Code::OUT_OF_MEMORY,
         "more than the process may hold, on the last device",
     )?;
     // What the last device has cached makes room.
     free(made(|out| {
-        otr!(otr_memory_alloc, devices - 1, 18 * MIB, other, out)
+        otr!(memory_alloc, devices - 1, 18 * MIB, other, out)
     })?)?;
     let room = alloc(14 * MIB, stream)?;
     check!(
@@ -361,11 +361,11 @@ fn limits_of_the_process(context: &Context) -> Verdict {
         with + 20 * MIB
     );
     free(room)?;
-    otr!(otr_memory_set_process_limit, u64::MAX)?;
+    otr!(memory_set_process_limit, u64::MAX)?;
     free(alloc(32 * MIB, stream)?)?;
     free(kept)?;
-    otr!(otr_device_synchronize, devices - 1)?;
-    otr!(otr_memory_empty_cache, devices - 1)?;
+    otr!(device_synchronize, devices - 1)?;
+    otr!(memory_empty_cache, devices - 1)?;
     equal!(held()?, base, "what is held after all was given back");
     equal!(process()?.0, base, "what the process holds");
     Ok(())
@@ -385,7 +385,7 @@ fn cached_memory_is_given_back(context: &Context) -> Verdict {
     let cached = || Verdict::Ok(stats()?.inactive_split_bytes.current);
     let (reserved, before) = (stats()?.reserved_bytes.current, cached()?);
     check!(before >= 40 * MIB, "{before} bytes are cached");
-    let trim = |keep| made(|out| otr!(otr_memory_trim, 0, keep, out));
+    let trim = |keep| made(|out| otr!(memory_trim, 0, keep, out));
     equal!(trim(u64::MAX)?, 0, "bytes given back where all may stay");
     let released = trim(25 * MIB)?;
     check!(
@@ -403,8 +403,8 @@ fn cached_memory_is_given_back(context: &Context) -> Verdict {
         [8; 64],
         "memory in use"
     );
-    otr!(otr_memory_trim, 0, 0, std::ptr::null_mut())?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(memory_trim, 0, 0, std::ptr::null_mut())?;
+    otr!(memory_empty_cache, 0)?;
     check!(
         stats()?.reserved_bytes.current < reserved - 30 * MIB,
         "{} bytes are held, of which 10 MiB are in use",
@@ -433,7 +433,7 @@ fn snapshots(context: &Context) -> Verdict {
     free(alloc(700, stream)?)?;
     let host = super::pinned::pinned(5000)?;
     for device in [0, OTR_ALL_DEVICES] {
-        let snapshot = json(|out| otr!(otr_memory_snapshot, device, out))?;
+        let snapshot = json(|out| otr!(memory_snapshot, device, out))?;
         let of_device: Vec<&Value> = list(&snapshot, "segments")?
             .iter()
             .filter(|segment| segment["device"] == 0)
@@ -476,5 +476,5 @@ fn snapshots(context: &Context) -> Verdict {
             "there are settings"
         );
     }
-    Ok(otr!(otr_host_free, host)?)
+    Ok(otr!(host_free, host)?)
 }

@@ -8,9 +8,9 @@ pub(in crate::tests) mod values;
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::sys::otr_scalar_t;
 use outrigger_device::{Code, CopyKind, DType};
-use outrigger_ffi::*;
 
 use super::tuning::{tune, tune_params};
 use super::{
@@ -55,7 +55,7 @@ macro_rules! null {
                 check!(told.text.contains("NULL"), "H3: the text says what is NULL: {}", told.text);
                 // The runtime is as usable as before.
                 let stream = stream()?;
-                Ok(otr!(otr_stream_synchronize, stream)?)
+                Ok(otr!(stream_synchronize, stream)?)
             }
         ;)* }
     };
@@ -63,85 +63,85 @@ macro_rules! null {
 
 null! {
     /// The number of devices needs a place.
-    device_count: || Ok(otr!(otr_device_count, null_mut()));
+    device_count: || Ok(otr!(device_count, null_mut()));
     /// Facts of a device need a place.
-    device_info: || Ok(otr!(otr_device_info, 0, null_mut()));
+    device_info: || Ok(otr!(device_info, 0, null_mut()));
     /// The current device needs a place.
-    device_current: || Ok(otr!(otr_device_current, null_mut()));
+    device_current: || Ok(otr!(device_current, null_mut()));
     /// A new stream needs a place.
-    stream_create: || Ok(otr!(otr_stream_create, 0, 0, null_mut()));
+    stream_create: || Ok(otr!(stream_create, 0, 0, null_mut()));
     /// A stream over a native queue needs a place.
-    stream_from_native: || Ok(otr!(otr_stream_from_native, 0, 0, null_mut()));
+    stream_from_native: || Ok(otr!(stream_from_native, 0, 0, null_mut()));
     /// The native queue of a stream needs a place.
-    stream_native: || Ok(otr!(otr_stream_native, stream()?, null_mut()));
+    stream_native: || Ok(otr!(stream_native, stream()?, null_mut()));
     /// A chosen variant needs a place.
     tune_choose: || Ok(tune(&tune_params(), null_mut()));
     /// A choice needs a question.
-    tune_choose_nothing: || Ok(otr!(otr_tune_choose, 0, null(), &mut 0, null_mut()));
+    tune_choose_nothing: || Ok(otr!(tune_choose, 0, null(), &mut 0, null_mut()));
     /// The size of a kept value needs a place.
-    store_get: || Ok(otr!(otr_store_get, c"k".as_ptr().cast(), 1, null_mut(), 0, null_mut()));
+    store_get: || Ok(otr!(store_get, c"k".as_ptr().cast(), 1, null_mut(), 0, null_mut()));
     /// A kept value needs a place where there is room for it.
-    store_get_value: || Ok(otr!(otr_store_get, c"k".as_ptr().cast(), 1, null_mut(), 1, &mut 0));
+    store_get_value: || Ok(otr!(store_get, c"k".as_ptr().cast(), 1, null_mut(), 1, &mut 0));
     /// A kept value has a key.
-    store_get_key: || Ok(otr!(otr_store_get, null(), 1, null_mut(), 0, &mut 0));
+    store_get_key: || Ok(otr!(store_get, null(), 1, null_mut(), 0, &mut 0));
     /// Whether a value was kept needs a place.
-    store_put: || Ok(otr!(otr_store_put, c"k".as_ptr().cast(), 1, c"v".as_ptr().cast(), 1, null_mut()));
+    store_put: || Ok(otr!(store_put, c"k".as_ptr().cast(), 1, c"v".as_ptr().cast(), 1, null_mut()));
     /// A value to keep is there.
-    store_put_value: || Ok(otr!(otr_store_put, c"k".as_ptr().cast(), 1, null(), 1, &mut 0));
+    store_put_value: || Ok(otr!(store_put, c"k".as_ptr().cast(), 1, null(), 1, &mut 0));
     /// A value to keep has a key.
-    store_put_key: || Ok(otr!(otr_store_put, null(), 1, c"v".as_ptr().cast(), 1, &mut 0));
+    store_put_key: || Ok(otr!(store_put, null(), 1, c"v".as_ptr().cast(), 1, &mut 0));
     /// Whether a device reaches another needs a place.
-    device_can_access_peer: || Ok(otr!(otr_device_can_access_peer, 0, 0, null_mut()));
+    device_can_access_peer: || Ok(otr!(device_can_access_peer, 0, 0, null_mut()));
     /// The default stream needs a place.
-    stream_default: || Ok(otr!(otr_stream_default, 0, null_mut()));
+    stream_default: || Ok(otr!(stream_default, 0, null_mut()));
     /// A stream of the pool needs a place.
-    stream_from_pool: || Ok(otr!(otr_stream_from_pool, 0, 0, null_mut()));
+    stream_from_pool: || Ok(otr!(stream_from_pool, 0, 0, null_mut()));
     /// The current stream needs a place.
-    stream_current: || Ok(otr!(otr_stream_current, 0, null_mut()));
+    stream_current: || Ok(otr!(stream_current, 0, null_mut()));
     /// The answer to a query needs a place.
-    stream_query: || Ok(otr!(otr_stream_query, stream()?, null_mut()));
+    stream_query: || Ok(otr!(stream_query, stream()?, null_mut()));
     /// A new event needs a place.
-    event_create: || Ok(otr!(otr_event_create, 0, 0, null_mut()));
+    event_create: || Ok(otr!(event_create, 0, 0, null_mut()));
     /// The answer to a query of an event needs a place.
-    event_query: || Ok(otr!(otr_event_query, event()?, null_mut()));
+    event_query: || Ok(otr!(event_query, event()?, null_mut()));
     /// New memory needs a place for its address.
-    memory_alloc: || Ok(otr!(otr_memory_alloc, 0, 64, stream()?, null_mut()));
+    memory_alloc: || Ok(otr!(memory_alloc, 0, 64, stream()?, null_mut()));
     /// Free bytes need a place.
-    memory_info: || Ok(otr!(otr_memory_info, 0, null_mut(), &mut 0));
+    memory_info: || Ok(otr!(memory_info, 0, null_mut(), &mut 0));
     /// Statistics need a place.
-    memory_stats: || Ok(otr!(otr_memory_stats, 0, null_mut()));
+    memory_stats: || Ok(otr!(memory_stats, 0, null_mut()));
     /// Facts of an address need a place.
-    memory_pointer_info: || Ok(otr!(otr_memory_pointer_info, alloc(64, stream()?)?, null_mut()));
+    memory_pointer_info: || Ok(otr!(memory_pointer_info, alloc(64, stream()?)?, null_mut()));
     /// Facts of an address of a device need a place.
     memory_pointer_info_on: || {
-        Ok(otr!(otr_memory_pointer_info_on, 0, alloc(64, stream()?)?, null_mut()))
+        Ok(otr!(memory_pointer_info_on, 0, alloc(64, stream()?)?, null_mut()))
     };
     /// A snapshot needs a place.
-    memory_snapshot: || Ok(otr!(otr_memory_snapshot, 0, null_mut()));
+    memory_snapshot: || Ok(otr!(memory_snapshot, 0, null_mut()));
     /// Host memory needs a place.
-    host_alloc: || Ok(otr!(otr_host_alloc, 64, null_mut()));
+    host_alloc: || Ok(otr!(host_alloc, 64, null_mut()));
     /// A new pool needs a place.
-    pool_create: || Ok(otr!(otr_pool_create, 0, null_mut()));
+    pool_create: || Ok(otr!(pool_create, 0, null_mut()));
     /// A new generator needs a place.
-    generator_create: || Ok(otr!(otr_generator_create, 0, null_mut()));
+    generator_create: || Ok(otr!(generator_create, 0, null_mut()));
     /// The default generator needs a place.
-    generator_default: || Ok(otr!(otr_generator_default, 0, null_mut()));
+    generator_default: || Ok(otr!(generator_default, 0, null_mut()));
     /// A new graph needs a place.
-    graph_create: || Ok(otr!(otr_graph_create, 0, 0, null_mut()));
+    graph_create: || Ok(otr!(graph_create, 0, 0, null_mut()));
     /// The end of a capture needs a place for the graph.
     capture_end: || {
         let stream = stream()?;
-        otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
-        let answer = otr!(otr_capture_end, stream, null_mut());
-        otr!(otr_capture_abort, stream, c"the test is over".as_ptr())?;
+        otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
+        let answer = otr!(capture_end, stream, null_mut());
+        otr!(capture_abort, stream, c"the test is over".as_ptr())?;
         Ok(answer)
     };
     /// An operator needs a name.
-    operator_find_name: || Ok(otr!(otr_operator_find, null(), &mut 0));
+    operator_find_name: || Ok(otr!(operator_find, null(), &mut 0));
     /// An operator needs a place.
-    operator_find_output: || Ok(otr!(otr_operator_find, c"add".as_ptr(), null_mut()));
+    operator_find_output: || Ok(otr!(operator_find, c"add".as_ptr(), null_mut()));
     /// A registration needs its struct.
-    operator_register: || Ok(otr!(otr_operator_register, null(), &mut 0));
+    operator_register: || Ok(otr!(operator_register, null(), &mut 0));
     /// A registration needs a place, a name, an owner and a function.
     operator_register_members: || {
         let whole = registration();
@@ -149,183 +149,183 @@ null! {
         let nobody = otr_operator_registration_t { owner: null(), ..whole };
         let nothing = otr_operator_registration_t { function: None, ..whole };
         for params in [&none, &nobody, &nothing] {
-            let answer = otr!(otr_operator_register, params, &mut 0);
+            let answer = otr!(operator_register, params, &mut 0);
             refused(answer, Code::INVALID_ARGUMENT, "a registration without a member")?;
         }
-        Ok(otr!(otr_operator_register, &whole, null_mut()))
+        Ok(otr!(operator_register, &whole, null_mut()))
     };
     /// The list of registrations needs a place.
-    operator_list: || Ok(otr!(otr_operator_list, null_mut()));
+    operator_list: || Ok(otr!(operator_list, null_mut()));
     /// A call of an operator needs its operands.
     operator_call: || {
-        let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
-        Ok(otr!(otr_operator_call, stream()?, add, null()))
+        let add = made(|out| otr!(operator_find, c"add".as_ptr(), out))?;
+        Ok(otr!(operator_call, stream()?, add, null()))
     };
     /// A fill needs a pattern.
     fill_pattern: || {
         let stream = stream()?;
-        Ok(otr!(otr_fill, stream, alloc(64, stream)?, 64, null(), 4))
+        Ok(otr!(fill, stream, alloc(64, stream)?, 64, null(), 4))
     };
     /// A host call needs a function.
-    host_call: || Ok(otr!(otr_host_call, stream()?, None, null_mut()));
+    host_call: || Ok(otr!(host_call, stream()?, None, null_mut()));
     /// Default drivers need names.
-    driver_default: || Ok(otr!(otr_driver_default, null()));
+    driver_default: || Ok(otr!(driver_default, null()));
     /// A driver needs a name.
-    driver_load: || Ok(otr!(otr_driver_load, null()));
+    driver_load: || Ok(otr!(driver_load, null()));
     /// A trace needs a file.
-    trace_begin: || Ok(otr!(otr_trace_begin, null()));
+    trace_begin: || Ok(otr!(trace_begin, null()));
     /// The priority of a stream needs a place.
-    stream_priority: || Ok(otr!(otr_stream_priority, stream()?, null_mut()));
+    stream_priority: || Ok(otr!(stream_priority, stream()?, null_mut()));
     /// The time between two events needs a place.
-    event_elapsed: || Ok(otr!(otr_event_elapsed, event()?, event()?, null_mut()));
+    event_elapsed: || Ok(otr!(event_elapsed, event()?, event()?, null_mut()));
     /// The state of a generator needs two places.
     generator_state: || {
-        let generator = made(|out| otr!(otr_generator_default, 0, out))?;
-        Ok(otr!(otr_generator_state, generator, &mut 0, null_mut()))
+        let generator = made(|out| otr!(generator_default, 0, out))?;
+        Ok(otr!(generator_state, generator, &mut 0, null_mut()))
     };
     /// What is reserved of a generator needs two places, and nothing is drawn without.
     generator_reserve: || {
-        let generator = made(|out| otr!(otr_generator_default, 0, out))?;
-        let answer = otr!(otr_generator_reserve, generator, 9, null_mut(), &mut 0);
+        let generator = made(|out| otr!(generator_default, 0, out))?;
+        let answer = otr!(generator_reserve, generator, 9, null_mut(), &mut 0);
         let (mut seed, mut offset) = (0, 7);
-        otr!(otr_generator_state, generator, &mut seed, &mut offset)?;
+        otr!(generator_state, generator, &mut seed, &mut offset)?;
         equal!(offset, 0, "what was drawn");
         Ok(answer)
     };
     /// Leave to fall back needs an operator.
-    fallback_begin_name: || Ok(otr!(otr_fallback_begin, null(), &mut 0));
+    fallback_begin_name: || Ok(otr!(fallback_begin, null(), &mut 0));
     /// The answer whether to warn needs a place.
-    fallback_begin_output: || Ok(otr!(otr_fallback_begin, c"add".as_ptr(), null_mut()));
+    fallback_begin_output: || Ok(otr!(fallback_begin, c"add".as_ptr(), null_mut()));
     /// A fallback that has run needs an operator.
-    fallback_end: || Ok(otr!(otr_fallback_end, null(), 1, 1));
+    fallback_end: || Ok(otr!(fallback_end, null(), 1, 1));
     /// The mode of fallbacks needs a place.
-    fallback_mode: || Ok(otr!(otr_fallback_mode, null_mut()));
+    fallback_mode: || Ok(otr!(fallback_mode, null_mut()));
     /// A policy for fallbacks needs its text.
-    fallback_set_policy: || Ok(otr!(otr_fallback_set_policy, null()));
+    fallback_set_policy: || Ok(otr!(fallback_set_policy, null()));
     /// The policy for fallbacks needs a place.
-    fallback_policy: || Ok(otr!(otr_fallback_policy, null_mut()));
+    fallback_policy: || Ok(otr!(fallback_policy, null_mut()));
     /// A report of operators needs a place.
-    operator_report: || Ok(otr!(otr_operator_report, null_mut()));
+    operator_report: || Ok(otr!(operator_report, null_mut()));
     /// Operators that are kept whole need a list.
-    operator_keep_whole: || Ok(otr!(otr_operator_keep_whole, 0, null(), 1));
+    operator_keep_whole: || Ok(otr!(operator_keep_whole, 0, null(), 1));
     /// Whether an operator is offered needs a place.
     operator_offered: || {
-        let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
-        Ok(otr!(otr_operator_offered, 0, add, null_mut()))
+        let add = made(|out| otr!(operator_find, c"add".as_ptr(), out))?;
+        Ok(otr!(operator_offered, 0, add, null_mut()))
     };
     /// A history needs its options.
-    history_start: || Ok(otr!(otr_memory_history_start, 0, null()));
+    history_start: || Ok(otr!(memory_history_start, 0, null()));
     /// A label needs a text.
-    label_push: || Ok(otr!(otr_memory_label_push, null()));
+    label_push: || Ok(otr!(memory_label_push, null()));
     /// Holders need a place.
-    memory_holders: || Ok(otr!(otr_memory_holders, 0, 9, null_mut()));
+    memory_holders: || Ok(otr!(memory_holders, 0, 9, null_mut()));
     /// A trace of memory needs a file.
-    memory_trace_start: || Ok(otr!(otr_memory_trace_start, 0, null()));
+    memory_trace_start: || Ok(otr!(memory_trace_start, 0, null()));
     /// A mark needs a text.
-    memory_trace_mark: || Ok(otr!(otr_memory_trace_mark, 0, null()));
+    memory_trace_mark: || Ok(otr!(memory_trace_mark, 0, null()));
     /// Exported memory needs a place for its text.
-    memory_export: || Ok(otr!(otr_memory_export, alloc(64, stream()?)?, null_mut()));
+    memory_export: || Ok(otr!(memory_export, alloc(64, stream()?)?, null_mut()));
     /// Exported memory of a device needs a place for its text.
-    memory_export_on: || Ok(otr!(otr_memory_export_on, 0, alloc(64, stream()?)?, null_mut()));
+    memory_export_on: || Ok(otr!(memory_export_on, 0, alloc(64, stream()?)?, null_mut()));
     /// Imported memory needs its text.
-    memory_import: || Ok(otr!(otr_memory_import, 0, null(), &mut 0, &mut 0));
+    memory_import: || Ok(otr!(memory_import, 0, null(), &mut 0, &mut 0));
     /// Imported memory needs a place for its size.
-    memory_import_size: || Ok(otr!(otr_memory_import, 0, c"".as_ptr(), &mut 0, null_mut()));
+    memory_import_size: || Ok(otr!(memory_import, 0, c"".as_ptr(), &mut 0, null_mut()));
     /// Statistics as JSON need a place.
-    memory_stats_json: || Ok(otr!(otr_memory_stats_json, 0, null_mut()));
+    memory_stats_json: || Ok(otr!(memory_stats_json, 0, null_mut()));
     /// The limit of a device needs a place.
-    memory_limit: || Ok(otr!(otr_memory_limit, 0, null_mut()));
+    memory_limit: || Ok(otr!(memory_limit, 0, null_mut()));
     /// The fraction of a device needs a place.
-    memory_fraction: || Ok(otr!(otr_memory_fraction, 0, null_mut()));
+    memory_fraction: || Ok(otr!(memory_fraction, 0, null_mut()));
     /// What the process holds needs two places.
-    memory_process_info: || Ok(otr!(otr_memory_process_info, &mut 0, null_mut()));
+    memory_process_info: || Ok(otr!(memory_process_info, &mut 0, null_mut()));
     /// An observer needs a function.
-    observer_add: || Ok(otr!(otr_observer_add, OTR_OBSERVE_ALLOC, None, null_mut(), &mut 0));
+    observer_add: || Ok(otr!(observer_add, OTR_OBSERVE_ALLOC, None, null_mut(), &mut 0));
     /// An observer of pressure needs a function.
-    observer_add_pressure: || Ok(otr!(otr_observer_add_pressure, None, null_mut(), &mut 0));
+    observer_add_pressure: || Ok(otr!(observer_add_pressure, None, null_mut(), &mut 0));
     /// The end of a profile needs a function.
-    profile_stop: || Ok(otr!(otr_profile_stop, None, null_mut()));
+    profile_stop: || Ok(otr!(profile_stop, None, null_mut()));
     /// The number of a profile before another one needs a place.
-    profile_correlate: || Ok(otr!(otr_profile_correlate, 1, null_mut()));
+    profile_correlate: || Ok(otr!(profile_correlate, 1, null_mut()));
     /// Whether memory is pinned needs a place.
-    host_is_pinned: || Ok(otr!(otr_host_is_pinned, null(), null_mut()));
+    host_is_pinned: || Ok(otr!(host_is_pinned, null(), null_mut()));
     /// Statistics of pinned memory need a place.
-    host_stats: || Ok(otr!(otr_host_stats, null_mut()));
+    host_stats: || Ok(otr!(host_stats, null_mut()));
     /// Statistics of pinned memory as JSON need a place.
-    host_stats_json: || Ok(otr!(otr_host_stats_json, null_mut()));
+    host_stats_json: || Ok(otr!(host_stats_json, null_mut()));
     /// Memory of a pool needs a place for its address.
-    pool_alloc: || Ok(otr!(otr_pool_alloc, pool()?, 64, stream()?, null_mut()));
+    pool_alloc: || Ok(otr!(pool_alloc, pool()?, 64, stream()?, null_mut()));
     /// What a pool holds needs a place.
-    pool_info: || Ok(otr!(otr_pool_info, pool()?, null_mut()));
+    pool_info: || Ok(otr!(pool_info, pool()?, null_mut()));
     /// A snapshot of a pool needs a place.
-    pool_snapshot: || Ok(otr!(otr_pool_snapshot, pool()?, null_mut()));
+    pool_snapshot: || Ok(otr!(pool_snapshot, pool()?, null_mut()));
     /// What is known of a capture needs a place.
-    capture_info: || Ok(otr!(otr_capture_info, stream()?, null_mut()));
+    capture_info: || Ok(otr!(capture_info, stream()?, null_mut()));
     /// What was recorded so far needs a place.
-    capture_partial: || Ok(otr!(otr_capture_partial, stream()?, null_mut()));
+    capture_partial: || Ok(otr!(capture_partial, stream()?, null_mut()));
     /// A capture is given up for a reason.
-    capture_abort: || Ok(otr!(otr_capture_abort, stream()?, null()));
+    capture_abort: || Ok(otr!(capture_abort, stream()?, null()));
     /// A launch needs its kernel.
-    kernel_launch: || Ok(otr!(otr_kernel_launch, stream()?, null()));
+    kernel_launch: || Ok(otr!(kernel_launch, stream()?, null()));
     /// A launch needs a function.
     kernel_function: || {
         let call = otr_kernel_call_t { function: None, ..super::graphs::kernel() };
-        Ok(otr!(otr_kernel_launch, stream()?, &call))
+        Ok(otr!(kernel_launch, stream()?, &call))
     };
     /// A host function needs its struct.
-    host_node: || Ok(otr!(otr_host_node, stream()?, null()));
+    host_node: || Ok(otr!(host_node, stream()?, null()));
     /// A host function needs a function.
     host_node_function: || {
         let node = otr_host_node_t { function: None, ..super::building::functions::host_node(null_mut()) };
-        Ok(otr!(otr_host_node, stream()?, &node))
+        Ok(otr!(host_node, stream()?, &node))
     };
     /// Figures of a graph need a place.
-    graph_info: || Ok(otr!(otr_graph_info, graph()?, null_mut()));
+    graph_info: || Ok(otr!(graph_info, graph()?, null_mut()));
     /// A graph as text needs a place.
-    graph_dump: || Ok(otr!(otr_graph_dump, graph()?, OTR_GRAPH_JSON, null_mut()));
+    graph_dump: || Ok(otr!(graph_dump, graph()?, OTR_GRAPH_JSON, null_mut()));
     /// A named buffer needs a name.
-    graph_name_buffer: || Ok(otr!(otr_graph_name_buffer, graph()?, null(), alloc(64, stream()?)?, 64));
+    graph_name_buffer: || Ok(otr!(graph_name_buffer, graph()?, null(), alloc(64, stream()?)?, 64));
     /// A named number needs a name.
-    graph_name_scalar: || Ok(otr!(otr_graph_name_scalar, graph()?, null(), 0, 0));
+    graph_name_scalar: || Ok(otr!(graph_name_scalar, graph()?, null(), 0, 0));
     /// A new executable graph needs a place.
-    graph_instantiate: || Ok(otr!(otr_graph_instantiate, graph()?, 0, null_mut()));
+    graph_instantiate: || Ok(otr!(graph_instantiate, graph()?, 0, null_mut()));
     /// The slot of a name needs the name.
-    graph_slot: || Ok(otr!(otr_graph_slot, executable()?, null(), &mut 0));
+    graph_slot: || Ok(otr!(graph_slot, executable()?, null(), &mut 0));
     /// A number that is bound is there.
-    graph_bind_scalar: || Ok(otr!(otr_graph_bind_scalar, executable()?, 0, null()));
+    graph_bind_scalar: || Ok(otr!(graph_bind_scalar, executable()?, 0, null()));
     /// Figures of an executable graph need a place.
-    graph_exec_info: || Ok(otr!(otr_graph_exec_info, executable()?, null_mut()));
+    graph_exec_info: || Ok(otr!(graph_exec_info, executable()?, null_mut()));
     /// A profile needs a place.
-    graph_profile: || Ok(otr!(otr_graph_profile, executable()?, stream()?, null_mut()));
+    graph_profile: || Ok(otr!(graph_profile, executable()?, stream()?, null_mut()));
     /// Costs need a place.
-    graph_cost: || Ok(otr!(otr_graph_cost, executable()?, stream()?, null_mut()));
+    graph_cost: || Ok(otr!(graph_cost, executable()?, stream()?, null_mut()));
     /// A report of what was loaded needs a place.
-    load_report: || Ok(otr!(otr_load_report, null_mut()));
+    load_report: || Ok(otr!(load_report, null_mut()));
     /// A report of fallbacks needs a place.
-    fallback_report: || Ok(otr!(otr_fallback_report, null_mut()));
+    fallback_report: || Ok(otr!(fallback_report, null_mut()));
     /// The device of a stream needs a place.
-    stream_device: || Ok(otr!(otr_stream_device, stream()?, null_mut()));
+    stream_device: || Ok(otr!(stream_device, stream()?, null_mut()));
     /// A new node needs a place for its number, and nodes to run after are there if any are counted.
     graph_nodes: || {
         let graph = graph()?;
-        let answer = otr!(otr_graph_add_empty, graph, null(), 0, null_mut());
+        let answer = otr!(graph_add_empty, graph, null(), 0, null_mut());
         refused(
-            otr!(otr_graph_add_empty, graph, null(), 1, &mut 0),
+            otr!(graph_add_empty, graph, null(), 1, &mut 0),
             Code::INVALID_ARGUMENT,
             "a list of one node at NULL",
         )?;
-        let info: otr_graph_info_t = filled(|out| otr!(otr_graph_info, graph, out))?;
+        let info: otr_graph_info_t = filled(|out| otr!(graph_info, graph, out))?;
         equal!(info.nodes, 0, "nodes that were added");
         Ok(answer)
     };
 }
 
 fn pool() -> Verdict<u64> {
-    made(|out| otr!(otr_pool_create, 0, out))
+    made(|out| otr!(pool_create, 0, out))
 }
 
 fn graph() -> Verdict<u64> {
-    made(|out| otr!(otr_graph_create, 0, 0, out))
+    made(|out| otr!(graph_create, 0, 0, out))
 }
 
 fn executable() -> Verdict<u64> {

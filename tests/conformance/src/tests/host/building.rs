@@ -7,8 +7,8 @@ pub(in crate::tests) mod functions;
 use std::ffi::c_void;
 use std::ptr::null;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, CopyKind, DType};
-use outrigger_ffi::*;
 
 use super::{
     Refused, add, alloc, begin, copy, download, end, event, executable, fill, filled, held, json,
@@ -36,7 +36,7 @@ tests! { "host-abi.building":
 const D2D: u32 = CopyKind::DeviceToDevice.raw();
 
 fn graph() -> Verdict<u64> {
-    made(|out| otr!(otr_graph_create, 0, 0, out))
+    made(|out| otr!(graph_create, 0, 0, out))
 }
 
 /// Adds a fill of 64 bytes.
@@ -45,7 +45,7 @@ fn add_fill(graph: u64, deps: &[u32], address: u64, value: u8) -> Result<u32, Re
     let pattern = pattern.as_ptr().cast();
     tried(|out| {
         otr!(
-            otr_graph_add_fill,
+            graph_add_fill,
             graph,
             deps,
             count,
@@ -61,24 +61,12 @@ fn add_fill(graph: u64, deps: &[u32], address: u64, value: u8) -> Result<u32, Re
 /// Adds a copy of 64 bytes within the device.
 fn add_copy(graph: u64, deps: &[u32], to: u64, from: u64) -> Result<u32, Refused> {
     let (deps, count) = (deps.as_ptr(), deps.len() as u32);
-    tried(|out| {
-        otr!(
-            otr_graph_add_copy,
-            graph,
-            deps,
-            count,
-            to,
-            from,
-            64,
-            D2D,
-            out
-        )
-    })
+    tried(|out| otr!(graph_add_copy, graph, deps, count, to, from, 64, D2D, out))
 }
 
 fn add_empty(graph: u64, deps: &[u32]) -> Result<u32, Refused> {
     let (deps, count) = (deps.as_ptr(), deps.len() as u32);
-    tried(|out| otr!(otr_graph_add_empty, graph, deps, count, out))
+    tried(|out| otr!(graph_add_empty, graph, deps, count, out))
 }
 
 /// Adds an allocation of 64 bytes: its address, and its node.
@@ -86,7 +74,7 @@ fn add_alloc(graph: u64, deps: &[u32]) -> Result<(u64, u32), Refused> {
     let (mut address, mut node) = (0, 0);
     let (deps, count) = (deps.as_ptr(), deps.len() as u32);
     otr!(
-        otr_graph_add_alloc,
+        graph_add_alloc,
         graph,
         deps,
         count,
@@ -99,17 +87,17 @@ fn add_alloc(graph: u64, deps: &[u32]) -> Result<(u64, u32), Refused> {
 
 fn add_free(graph: u64, deps: &[u32], address: u64) -> Result<u32, Refused> {
     let (deps, count) = (deps.as_ptr(), deps.len() as u32);
-    tried(|out| otr!(otr_graph_add_free, graph, deps, count, address, out))
+    tried(|out| otr!(graph_add_free, graph, deps, count, address, out))
 }
 
 fn add_child(graph: u64, deps: &[u32], child: u64) -> Result<u32, Refused> {
     let (deps, count) = (deps.as_ptr(), deps.len() as u32);
-    tried(|out| otr!(otr_graph_add_child, graph, deps, count, child, out))
+    tried(|out| otr!(graph_add_child, graph, deps, count, child, out))
 }
 
 fn add_host(graph: u64, deps: &[u32], host: &otr_host_node_t) -> Result<u32, Refused> {
     let (deps, count) = (deps.as_ptr(), deps.len() as u32);
-    tried(|out| otr!(otr_graph_add_host, graph, deps, count, host, out))
+    tried(|out| otr!(graph_add_host, graph, deps, count, host, out))
 }
 
 fn nodes_run_in_order(context: &Context) -> Verdict {
@@ -119,7 +107,7 @@ fn nodes_run_in_order(context: &Context) -> Verdict {
     for address in [x, y, z] {
         fill(stream, address, 64, &[0])?;
     }
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     // Two values change places.
     let (one, two) = (add_fill(graph, &[], x, 1)?, add_fill(graph, &[], y, 2)?);
     let joined = add_empty(graph, &[one, two])?;
@@ -132,7 +120,7 @@ fn nodes_run_in_order(context: &Context) -> Verdict {
         [0, 1, 2, 3, 4, 5, 6],
         "numbers of nodes"
     );
-    let info: otr_graph_info_t = filled(|out| otr!(otr_graph_info, graph, out))?;
+    let info: otr_graph_info_t = filled(|out| otr!(graph_info, graph, out))?;
     equal!(
         (info.device, info.nodes, info.edges, info.partial),
         (0, 7, 6, 0),
@@ -178,7 +166,7 @@ fn memory_of_a_graph(context: &Context) -> Verdict {
     let written = add_fill(graph, &[at], again, 4)?;
     add_copy(graph, &[written], result + 64, again)?;
     let exec = executable(graph)?;
-    otr!(otr_graph_destroy, graph)?;
+    otr!(graph_destroy, graph)?;
     for _ in 0..3 {
         fill(stream, result, 128, &[0])?;
         replay(exec, stream)?;
@@ -188,7 +176,7 @@ fn memory_of_a_graph(context: &Context) -> Verdict {
             "what went through memory of the graph"
         );
     }
-    Ok(otr!(otr_graph_exec_destroy, exec)?)
+    Ok(otr!(graph_exec_destroy, exec)?)
 }
 
 fn memory_is_used_again(context: &Context) -> Verdict {
@@ -196,32 +184,32 @@ fn memory_is_used_again(context: &Context) -> Verdict {
     let (first, second, forked, joined) = (stream()?, stream()?, event()?, event()?);
     begin(first)?;
     let inner = alloc(64, first)?;
-    otr!(otr_event_record, forked, first)?;
-    otr!(otr_stream_wait_event, second, forked)?;
+    otr!(event_record, forked, first)?;
+    otr!(stream_wait_event, second, forked)?;
     fill(second, inner, 64, &[1])?;
-    otr!(otr_memory_record_stream, inner, second)?;
-    otr!(otr_memory_free, inner)?;
+    otr!(memory_record_stream, inner, second)?;
+    otr!(memory_free, inner)?;
     let other = alloc(64, first)?;
     check!(other != inner, "the other stream still uses it");
     fill(first, other, 64, &[2])?;
-    otr!(otr_memory_free, other)?;
+    otr!(memory_free, other)?;
     equal!(
         alloc(64, first)?,
         other,
         "memory in the order of one stream"
     );
-    otr!(otr_event_record, joined, second)?;
-    otr!(otr_stream_wait_event, first, joined)?;
+    otr!(event_record, joined, second)?;
+    otr!(stream_wait_event, first, joined)?;
     let captured = end(first)?;
-    otr!(otr_memory_free, other)?;
-    otr!(otr_graph_destroy, captured)?;
+    otr!(memory_free, other)?;
+    otr!(graph_destroy, captured)?;
 
     let built = graph()?;
     let (address, at) = add_alloc(built, &[])?;
     let freed = add_free(built, &[at], address)?;
     let (again, node) = add_alloc(built, &[])?;
     equal!(again, address, "memory that a node has freed");
-    let dump = json(|out| otr!(otr_graph_dump, built, OTR_GRAPH_JSON, out))?;
+    let dump = json(|out| otr!(graph_dump, built, OTR_GRAPH_JSON, out))?;
     equal!(
         dump["nodes"][node as usize]["after"],
         serde_json::json!([freed]),
@@ -244,8 +232,8 @@ fn children(context: &Context) -> Verdict {
     // What is added to the child later is none of the parent's.
     add_fill(child, &[1], x, 99)?;
     let exec = executable(parent)?;
-    otr!(otr_graph_destroy, child)?;
-    otr!(otr_graph_destroy, parent)?;
+    otr!(graph_destroy, child)?;
+    otr!(graph_destroy, parent)?;
     fill(stream, x, 64, &[1])?;
     fill(stream, x + 64, 64, &[2])?;
     fill(stream, y, 64, &[3])?;
@@ -290,9 +278,9 @@ fn kernels_and_operators(context: &Context) -> Verdict {
         address_count: 1,
         ..super::graphs::kernel()
     };
-    let kernel = made(|out| otr!(otr_graph_add_kernel, graph, null(), 0, &call, out))?;
+    let kernel = made(|out| otr!(graph_add_kernel, graph, null(), 0, &call, out))?;
     let operator = with_add(DType::F32, (y, x, x), 16, 3, |add, call| {
-        tried(|out| otr!(otr_graph_add_operator, graph, &kernel, 1, add, call, out))
+        tried(|out| otr!(graph_add_operator, graph, &kernel, 1, add, call, out))
     })?;
     let exec = executable(graph)?;
     upload(stream, x, &[1f32; 16])?;
@@ -313,7 +301,7 @@ fn kernels_and_operators(context: &Context) -> Verdict {
     equal!([kernel, operator], [0, 1], "numbers of nodes");
     // The same kernel in the order of a stream.
     upload(stream, x, &[5f32; 16])?;
-    otr!(otr_kernel_launch, stream, &call)?;
+    otr!(kernel_launch, stream, &call)?;
     equal!(
         download::<f32>(stream, x, 16)?,
         [10.0; 16],
@@ -325,7 +313,7 @@ fn kernels_and_operators(context: &Context) -> Verdict {
         ..call
     };
     refused(
-        otr!(otr_graph_add_kernel, graph, null(), 0, &call, &mut 0),
+        otr!(graph_add_kernel, graph, null(), 0, &call, &mut 0),
         Code::INVALID_ARGUMENT,
         "an address at a place that is none",
     )?;
@@ -337,7 +325,7 @@ fn wrong_nodes(context: &Context) -> Verdict {
     start(context)?;
     let (stream, graph) = (stream()?, graph()?);
     let (address, gone) = (alloc(64, stream)?, alloc(1 << 22, stream)?);
-    otr!(otr_memory_free, gone)?;
+    otr!(memory_free, gone)?;
     let node = add_fill(graph, &[], address, 1)?;
     let none = node + 1;
     let (pattern, block, places) = ([1u8; 16], [gone], [0]);
@@ -385,7 +373,7 @@ fn wrong_nodes(context: &Context) -> Verdict {
         (
             "a fill with a pattern of 3 bytes",
             otr!(
-                otr_graph_add_fill,
+                graph_add_fill,
                 graph,
                 null(),
                 0,
@@ -399,7 +387,7 @@ fn wrong_nodes(context: &Context) -> Verdict {
         (
             "a fill with a pattern at NULL",
             otr!(
-                otr_graph_add_fill,
+                graph_add_fill,
                 graph,
                 null(),
                 0,
@@ -413,7 +401,7 @@ fn wrong_nodes(context: &Context) -> Verdict {
         (
             "a copy of an unknown kind",
             otr!(
-                otr_graph_add_copy,
+                graph_add_copy,
                 graph,
                 null(),
                 0,
@@ -426,23 +414,15 @@ fn wrong_nodes(context: &Context) -> Verdict {
         ),
         (
             "a kernel on freed memory",
-            otr!(otr_graph_add_kernel, graph, null(), 0, &call, &mut out),
+            otr!(graph_add_kernel, graph, null(), 0, &call, &mut out),
         ),
         (
             "an operator without its struct",
-            otr!(
-                otr_graph_add_operator,
-                graph,
-                null(),
-                0,
-                0,
-                null(),
-                &mut out
-            ),
+            otr!(graph_add_operator, graph, null(), 0, 0, null(), &mut out),
         ),
         (
             "a name for freed memory",
-            otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), gone, 64),
+            otr!(graph_name_buffer, graph, c"x".as_ptr(), gone, 64),
         ),
     ];
     for (what, answer) in wrong {
@@ -451,7 +431,7 @@ fn wrong_nodes(context: &Context) -> Verdict {
     let call = super::operators::empty_call();
     refused(
         otr!(
-            otr_graph_add_operator,
+            graph_add_operator,
             graph,
             null(),
             0,

@@ -3,8 +3,8 @@
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, sys};
-use outrigger_ffi::*;
 
 use super::{
     Refused, alloc, begin, download, end, executable, fill, made, otr, refused, start, stream,
@@ -74,14 +74,14 @@ fn params(code: &CStr) -> otr_module_params_t {
 }
 
 fn load(params: &otr_module_params_t) -> Result<otr_module_t, Refused> {
-    tried(|out| otr!(otr_module_load, 0, params, out))
+    tried(|out| otr!(module_load, 0, params, out))
 }
 
 /// A kernel whose module is gone.
 fn kernel(name: &CStr) -> Verdict<otr_kernel_t> {
     let module = load(&params(SOURCE))?;
-    let kernel = made(|out| otr!(otr_kernel_get, module, name.as_ptr(), out))?;
-    otr!(otr_module_destroy, module)?;
+    let kernel = made(|out| otr!(kernel_get, module, name.as_ptr(), out))?;
+    otr!(module_destroy, module)?;
     Ok(kernel)
 }
 
@@ -144,14 +144,14 @@ fn affine(address: u64, by: i32, plus: i32) -> Arguments {
 }
 
 fn launch(stream: u64, kernel: u64, arguments: &Arguments) -> Result<(), Refused> {
-    otr!(otr_launch, stream, kernel, &arguments.raw())
+    otr!(launch, stream, kernel, &arguments.raw())
 }
 
 fn formats_that_are_not_taken(context: &Context) -> Verdict {
     start(context)?;
     if context.has(&context.open()?, Need::OpenclC) {
         let module = load(&params(SOURCE))?;
-        return Ok(otr!(otr_module_destroy, module)?);
+        return Ok(otr!(module_destroy, module)?);
     }
     let answer = load(&params(SOURCE));
     refused(answer, Code::UNSUPPORTED, "code in OpenCL C").map(drop)
@@ -193,14 +193,14 @@ fn wrong_parameters(context: &Context) -> Verdict {
         ),
     ];
     for (what, params) in &wrong {
-        let answer = otr!(otr_module_load, 0, params, &mut module);
+        let answer = otr!(module_load, 0, params, &mut module);
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
-    let answer = otr!(otr_module_load, 0, null(), &mut module);
+    let answer = otr!(module_load, 0, null(), &mut module);
     refused(answer, Code::INVALID_ARGUMENT, "NULL as parameters")?;
-    let answer = otr!(otr_module_load, 0, &right, null_mut());
+    let answer = otr!(module_load, 0, &right, null_mut());
     refused(answer, Code::INVALID_ARGUMENT, "NULL as output")?;
-    let answer = otr!(otr_module_load, u32::MAX, &right, &mut module);
+    let answer = otr!(module_load, u32::MAX, &right, &mut module);
     refused(answer, Code::INVALID_DEVICE, "no device")?;
     equal!(module, 7, "H2: the output of failed calls");
     Ok(())
@@ -211,23 +211,23 @@ fn stale_handles(context: &Context) -> Verdict {
     let stream = stream()?;
     let mut wrong = vec![0, stream, u64::MAX >> 1];
     if let Ok(module) = load(&params(SOURCE)) {
-        otr!(otr_module_destroy, module)?;
+        otr!(module_destroy, module)?;
         wrong.push(module);
         let kernel = kernel(c"affine")?;
-        otr!(otr_kernel_destroy, kernel)?;
+        otr!(kernel_destroy, kernel)?;
         wrong.push(kernel);
     }
     let address = alloc(BYTES, stream)?;
-    let graph = made(|out| otr!(otr_graph_create, 0, 0, out))?;
+    let graph = made(|out| otr!(graph_create, 0, 0, out))?;
     let raw = affine(address, 1, 1).raw();
     for id in wrong {
         let answers = [
-            otr!(otr_module_destroy, id),
-            otr!(otr_module_query, id, &mut 0),
-            otr!(otr_kernel_get, id, null(), &mut 0),
-            otr!(otr_kernel_destroy, id),
-            otr!(otr_launch, stream, id, &raw),
-            otr!(otr_graph_add_launch, graph, null(), 0, id, &raw, &mut 0),
+            otr!(module_destroy, id),
+            otr!(module_query, id, &mut 0),
+            otr!(kernel_get, id, null(), &mut 0),
+            otr!(kernel_destroy, id),
+            otr!(launch, stream, id, &raw),
+            otr!(graph_add_launch, graph, null(), 0, id, &raw, &mut 0),
         ];
         for answer in answers {
             refused(answer, Code::INVALID_HANDLE, "a handle that is none")?;
@@ -264,7 +264,7 @@ fn destroyed_kernels_run(context: &Context) -> Verdict {
     for _ in 0..50 {
         let kernel = kernel(c"affine")?;
         launch(stream, kernel, &affine(x, 1, 1))?;
-        otr!(otr_kernel_destroy, kernel)?;
+        otr!(kernel_destroy, kernel)?;
     }
     holds(stream, x, 50.0, "what all launches added")
 }
@@ -300,13 +300,13 @@ fn stored_code_alone(context: &Context) -> Verdict {
         ..right
     };
     let mut module = 7;
-    let answer = otr!(otr_module_load, 0, &stored, &mut module);
+    let answer = otr!(module_load, 0, &stored, &mut module);
     refused(answer, Code::NOT_FOUND, "code that nobody has compiled")?;
     equal!(module, 7, "H2: the output of a failed call");
     let _kept = load(&right)?;
     let module = load(&stored)?;
     equal!(
-        made(|out: *mut u32| otr!(otr_module_query, module, out))?,
+        made(|out: *mut u32| otr!(module_query, module, out))?,
         1,
         "whether it is loaded"
     );
@@ -322,25 +322,25 @@ fn failures_in_the_background(context: &Context) -> Verdict {
     let module = load(&background(BROKEN))?;
     let mut loaded = 7;
     let failure = loop {
-        match otr!(otr_module_query, module, &mut loaded) {
+        match otr!(module_query, module, &mut loaded) {
             Ok(()) => equal!(loaded, 0, "whether code that cannot be loaded is loaded"),
             failure => break failure,
         }
     };
     refused(failure, Code::INVALID_ARGUMENT, "the query")?;
     for _ in 0..2 {
-        let kernel = tried(|out| otr!(otr_kernel_get, module, null(), out));
+        let kernel = tried(|out| otr!(kernel_get, module, null(), out));
         refused(kernel, Code::INVALID_ARGUMENT, "its kernel")?;
     }
     let module = load(&background(SOURCE))?;
     // Waits for it.
-    let _: u64 = made(|out| otr!(otr_kernel_get, module, c"sums".as_ptr(), out))?;
+    let _: u64 = made(|out| otr!(kernel_get, module, c"sums".as_ptr(), out))?;
     equal!(
-        made(|out: *mut u32| otr!(otr_module_query, module, out))?,
+        made(|out: *mut u32| otr!(module_query, module, out))?,
         1,
         "whether it is loaded"
     );
-    let other = tried(|out| otr!(otr_kernel_get, module, c"other".as_ptr(), out));
+    let other = tried(|out| otr!(kernel_get, module, c"other".as_ptr(), out));
     refused(other, Code::NOT_FOUND, "a kernel that it has not").map(drop)
 }
 
@@ -361,7 +361,7 @@ fn wrong_arguments(context: &Context) -> Verdict {
         let answer = launch(stream, kernel, &wrong);
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
-    let answer = otr!(otr_launch, stream, kernel, null());
+    let answer = otr!(launch, stream, kernel, null());
     refused(answer, Code::INVALID_ARGUMENT, "NULL as launch")?;
     holds(stream, x, 1.0, "what no launch has changed")?;
     launch(stream, kernel, &affine(x, 2, 3))?;
@@ -369,13 +369,13 @@ fn wrong_arguments(context: &Context) -> Verdict {
 }
 
 fn slot(exec: u64, name: &CStr) -> Verdict<u32> {
-    made(|out| otr!(otr_graph_slot, exec, name.as_ptr(), out))
+    made(|out| otr!(graph_slot, exec, name.as_ptr(), out))
 }
 
 fn bind(exec: u64, name: &CStr, value: &[u8]) -> Verdict<Result<(), Refused>> {
     let (bytes, size) = (value.as_ptr().cast(), value.len() as u32);
     Ok(otr!(
-        otr_graph_bind_argument,
+        graph_bind_argument,
         exec,
         slot(exec, name)?,
         bytes,
@@ -385,9 +385,9 @@ fn bind(exec: u64, name: &CStr, value: &[u8]) -> Verdict<Result<(), Refused>> {
 
 /// A graph of one launch, and its node.
 fn graph_of(kernel: u64, arguments: &Arguments) -> Verdict<(u64, u32)> {
-    let graph = made(|out| otr!(otr_graph_create, 0, 0, out))?;
+    let graph = made(|out| otr!(graph_create, 0, 0, out))?;
     let raw = arguments.raw();
-    let node = made(|out| otr!(otr_graph_add_launch, graph, null(), 0, kernel, &raw, out))?;
+    let node = made(|out| otr!(graph_add_launch, graph, null(), 0, kernel, &raw, out))?;
     Ok((graph, node))
 }
 
@@ -396,27 +396,27 @@ fn a_graph_binds_them(context: &Context) -> Verdict {
     let (stream, kernel) = (stream()?, kernel(c"affine")?);
     let (x, other) = (numbers(stream, 1.0)?, numbers(stream, 10.0)?);
     let (graph, node) = graph_of(kernel, &affine(x, 2, 3))?;
-    otr!(otr_graph_name_argument, graph, c"by".as_ptr(), node, 1)?;
-    otr!(otr_graph_name_argument, graph, c"plus".as_ptr(), node, 2)?;
-    otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), x, BYTES)?;
+    otr!(graph_name_argument, graph, c"by".as_ptr(), node, 1)?;
+    otr!(graph_name_argument, graph, c"plus".as_ptr(), node, 2)?;
+    otr!(graph_name_buffer, graph, c"x".as_ptr(), x, BYTES)?;
     let exec = executable(graph)?;
-    otr!(otr_graph_destroy, graph)?;
-    otr!(otr_kernel_destroy, kernel)?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_destroy, graph)?;
+    otr!(kernel_destroy, kernel)?;
+    otr!(graph_replay, exec, stream)?;
     holds(stream, x, 5.0, "as it was recorded")?;
     bind(exec, c"plus", &7_i32.to_ne_bytes())??;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     holds(stream, x, 17.0, "with another summand")?;
     bind(exec, c"by", &3_i32.to_ne_bytes())??;
-    otr!(otr_graph_bind, exec, slot(exec, c"x")?, other)?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_bind, exec, slot(exec, c"x")?, other)?;
+    otr!(graph_replay, exec, stream)?;
     holds(stream, other, 37.0, "with another factor and buffer")?;
     holds(stream, x, 17.0, "the buffer that was recorded")?;
     let answer = bind(exec, c"by", &[0; 8])?;
     refused(answer, Code::INVALID_ARGUMENT, "a value of another size")?;
     let answer = bind(exec, c"x", &[0; 8])?;
     refused(answer, Code::NOT_FOUND, "a value for a buffer")?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     holds(stream, other, 118.0, "after bindings that were refused")
 }
 
@@ -430,18 +430,18 @@ fn a_captured_launch(context: &Context) -> Verdict {
         end(stream)
     };
     let exec = executable(capture(kernel, &affine(x, 2, 1))?)?;
-    otr!(otr_graph_replay, exec, stream)?;
-    otr!(otr_graph_update, exec, capture(kernel, &affine(x, 5, 1))?)?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
+    otr!(graph_update, exec, capture(kernel, &affine(x, 5, 1))?)?;
+    otr!(graph_replay, exec, stream)?;
     holds(stream, x, 16.0, "after a replay and one of the update")?;
     let other = self::kernel(c"sums")?;
-    let answer = otr!(otr_graph_update, exec, capture(other, &affine(x, 5, 1))?);
+    let answer = otr!(graph_update, exec, capture(other, &affine(x, 5, 1))?);
     refused(
         answer,
         Code::INVALID_ARGUMENT,
         "an update with another kernel",
     )?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     holds(stream, x, 81.0, "after an update that was refused")
 }
 
@@ -454,7 +454,7 @@ fn a_capture_fails(context: &Context) -> Verdict {
     begin(stream)?;
     let failed = refused(launch(stream, kernel, &wrong), Code::INVALID_ARGUMENT, "it")?;
     check!(failed.text.contains("argument 0"), "{}", failed.text);
-    let ended = tried(|out| otr!(otr_capture_end, stream, out));
+    let ended = tried(|out| otr!(capture_end, stream, out));
     let ended = refused(ended, Code::INVALID_ARGUMENT, "the end of the capture")?;
     equal!(ended.text, failed.text, "the first failure");
     launch(stream, kernel, &affine(x, 2, 1))?;
@@ -466,9 +466,9 @@ fn names_of_arguments(context: &Context) -> Verdict {
     let (stream, kernel) = (stream()?, kernel(c"affine")?);
     let x = numbers(stream, 1.0)?;
     let (graph, node) = graph_of(kernel, &affine(x, 2, 3))?;
-    let empty = made(|out| otr!(otr_graph_add_empty, graph, null(), 0, out))?;
+    let empty = made(|out| otr!(graph_add_empty, graph, null(), 0, out))?;
     let name = |name: &CStr, node: u32, index: u32| {
-        otr!(otr_graph_name_argument, graph, name.as_ptr(), node, index)
+        otr!(graph_name_argument, graph, name.as_ptr(), node, index)
     };
     refused(name(c"a", node, 0), Code::INVALID_ARGUMENT, "an address")?;
     refused(name(c"a", node, 3), Code::NOT_FOUND, "a fourth argument")?;

@@ -5,8 +5,8 @@ use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, DType};
-use outrigger_ffi::*;
 
 use super::work::hold;
 use super::{
@@ -32,18 +32,18 @@ tests! { "host-abi.driver":
 /// The first device of the driver, which is opened once more.
 fn far(context: &Context) -> Verdict<u32> {
     start(context)?;
-    let far = made(|out| otr!(otr_device_count, out))?;
+    let far = made(|out| otr!(device_count, out))?;
     let spec = CString::new(context.spec())?;
-    otr!(otr_driver_load, spec.as_ptr())?;
+    otr!(driver_load, spec.as_ptr())?;
     Ok(far)
 }
 
 fn stream_of(device: u32) -> Verdict<u64> {
-    made(|out| otr!(otr_stream_create, device, 0, out))
+    made(|out| otr!(stream_create, device, 0, out))
 }
 
 fn event_of(device: u32) -> Verdict<u64> {
-    made(|out| otr!(otr_event_create, device, 0, out))
+    made(|out| otr!(event_create, device, 0, out))
 }
 
 unsafe extern "C" fn fails(_: *mut c_void, _: i32) -> i32 {
@@ -62,10 +62,10 @@ fn events_order_streams(context: &Context) -> Verdict {
     for [first, second] in [[0, far], [far, 0]] {
         let (from, to, point) = (stream_of(first)?, stream_of(second)?, event_of(first)?);
         let (gate, heard) = (Gate::new(), Box::leak(Box::<AtomicI32>::default()));
-        let address = made(|out| otr!(otr_memory_alloc, first, 64, from, out))?;
+        let address = made(|out| otr!(memory_alloc, first, 64, from, out))?;
         hold(from, &gate)?;
         fill(from, address, 64, &[1])?;
-        otr!(otr_event_record, point, from)?;
+        otr!(event_record, point, from)?;
         // The call may wait for the event.
         threads(2, |thread| {
             if thread == 0 {
@@ -73,11 +73,11 @@ fn events_order_streams(context: &Context) -> Verdict {
                 gate.open();
                 return Ok(());
             }
-            otr!(otr_stream_wait_event, to, point)?;
+            otr!(stream_wait_event, to, point)?;
             let user = std::ptr::from_ref(&*heard).cast_mut().cast();
-            otr!(otr_host_call, to, Some(hears), user)?;
-            otr!(otr_stream_synchronize, to)?;
-            let passed = made(|out: *mut u32| otr!(otr_event_query, point, out))?;
+            otr!(host_call, to, Some(hears), user)?;
+            otr!(stream_synchronize, to)?;
+            let passed = made(|out: *mut u32| otr!(event_query, point, out))?;
             equal!(passed, 1, "whether the event has passed for who waited");
             Ok(())
         })?;
@@ -95,18 +95,18 @@ fn failures_go_with_events(context: &Context) -> Verdict {
     for [first, second] in [[0, far], [far, 0]] {
         let (from, to, point) = (stream_of(first)?, stream_of(second)?, event_of(first)?);
         let heard = Box::leak(Box::<AtomicI32>::default());
-        otr!(otr_host_call, from, Some(fails), null_mut())?;
-        otr!(otr_event_record, point, from)?;
-        otr!(otr_stream_wait_event, to, point)?;
+        otr!(host_call, from, Some(fails), null_mut())?;
+        otr!(event_record, point, from)?;
+        otr!(stream_wait_event, to, point)?;
         let user = std::ptr::from_ref(&*heard).cast_mut().cast();
-        otr!(otr_host_call, to, Some(hears), user)?;
+        otr!(host_call, to, Some(hears), user)?;
         for (what, stream) in [
             ("the stream that waits", to),
             ("the stream that failed", from),
         ] {
-            let outcome = otr!(otr_stream_synchronize, stream);
+            let outcome = otr!(stream_synchronize, stream);
             refused(outcome, Code::EXECUTION, what)?;
-            otr!(otr_stream_synchronize, stream)?;
+            otr!(stream_synchronize, stream)?;
         }
         equal!(
             heard.load(Ordering::SeqCst),
@@ -122,10 +122,10 @@ fn copies_between_drivers(context: &Context) -> Verdict {
     let far = far(context)?;
     for [source, target] in [[0, far], [far, 0]] {
         let here = stream_of(source)?;
-        let theirs = made(|out| otr!(otr_stream_default, target, out))?;
-        let from = made(|out| otr!(otr_memory_alloc, source, SIZE, here, out))?;
-        let to = made(|out| otr!(otr_memory_alloc, target, SIZE, theirs, out))?;
-        let copy = || otr!(otr_copy_peer_on, here, target, to, source, from, SIZE);
+        let theirs = made(|out| otr!(stream_default, target, out))?;
+        let from = made(|out| otr!(memory_alloc, source, SIZE, here, out))?;
+        let to = made(|out| otr!(memory_alloc, target, SIZE, theirs, out))?;
+        let copy = || otr!(copy_peer_on, here, target, to, source, from, SIZE);
         let arrived = |value: u8| {
             equal!(
                 download::<u8>(theirs, to, SIZE as usize)?,
@@ -142,21 +142,21 @@ fn copies_between_drivers(context: &Context) -> Verdict {
             0,
             "nodes of a capture of the other device"
         );
-        otr!(otr_graph_destroy, end(theirs)?)?;
-        otr!(otr_stream_synchronize, here)?;
+        otr!(graph_destroy, end(theirs)?)?;
+        otr!(stream_synchronize, here)?;
         arrived(1)?;
         fill(here, from, SIZE, &[2])?;
-        otr!(otr_host_call, theirs, Some(fails), null_mut())?;
+        otr!(host_call, theirs, Some(fails), null_mut())?;
         copy()?;
-        otr!(otr_stream_synchronize, here)?;
+        otr!(stream_synchronize, here)?;
         refused(
-            otr!(otr_stream_synchronize, theirs),
+            otr!(stream_synchronize, theirs),
             Code::EXECUTION,
             "the stream of the other device, whose failure is its own",
         )?;
         arrived(2)?;
         refused(
-            otr!(otr_copy_peer_on, here, target, to, source, from, 1 << 40),
+            otr!(copy_peer_on, here, target, to, source, from, 1 << 40),
             Code::INVALID_ARGUMENT,
             "a copy beyond the end",
         )?;
@@ -168,38 +168,38 @@ fn objects_stay_on_their_device(context: &Context) -> Verdict {
     let far = far(context)?;
     let (here, there) = (stream()?, stream_of(far)?);
     let (address, point) = (alloc(64, here)?, event()?);
-    let beyond = made(|out| otr!(otr_memory_alloc, far, 64, there, out))?;
+    let beyond = made(|out| otr!(memory_alloc, far, 64, there, out))?;
     upload(here, address, &[3u8; 64])?;
     begin(here)?;
     fill(here, address, 64, &[4])?;
     let graph = end(here)?;
-    otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), address, 64)?;
+    otr!(graph_name_buffer, graph, c"x".as_ptr(), address, 64)?;
     let exec = executable(graph)?;
-    let other = made(|out| otr!(otr_graph_create, far, 0, out))?;
+    let other = made(|out| otr!(graph_create, far, 0, out))?;
     let (kind, i64) = (OTR_GRAPH_IF, DType::I64.0);
     let mut out = 0x5a;
     for (what, answer) in [
-        ("a record of an event", otr!(otr_event_record, point, there)),
+        ("a record of an event", otr!(event_record, point, there)),
         (
             "memory for a stream",
-            otr!(otr_memory_alloc, 0, 64, there, &mut 0),
+            otr!(memory_alloc, 0, 64, there, &mut 0),
         ),
-        ("a replay", otr!(otr_graph_replay, exec, there)),
-        ("a check", otr!(otr_graph_check, exec, there)),
+        ("a replay", otr!(graph_replay, exec, there)),
+        ("a check", otr!(graph_check, exec, there)),
         (
             "a profile",
-            otr!(otr_graph_profile, exec, there, &mut null_mut()),
+            otr!(graph_profile, exec, there, &mut null_mut()),
         ),
-        ("a cost", otr!(otr_graph_cost, exec, there, &mut null_mut())),
-        ("an update", otr!(otr_graph_update, exec, other)),
+        ("a cost", otr!(graph_cost, exec, there, &mut null_mut())),
+        ("an update", otr!(graph_update, exec, other)),
         (
             "a child",
-            otr!(otr_graph_add_child, graph, null(), 0, other, &mut out),
+            otr!(graph_add_child, graph, null(), 0, other, &mut out),
         ),
         (
             "a body",
             otr!(
-                otr_graph_add_conditional,
+                graph_add_conditional,
                 graph,
                 null(),
                 0,
@@ -222,13 +222,13 @@ fn objects_stay_on_their_device(context: &Context) -> Verdict {
     equal!((out, nodes(graph)?), (0x5a, 1), "the output, and nodes");
     // The same address may be memory of both.
     if beyond != address {
-        let answer = otr!(otr_graph_bind, exec, 0, beyond);
+        let answer = otr!(graph_bind, exec, 0, beyond);
         refused(answer, Code::INVALID_ARGUMENT, "memory of another device")?;
     }
     // A capture does not leave its device.
     begin(here)?;
-    otr!(otr_event_record, point, here)?;
-    let joined = otr!(otr_stream_wait_event, there, point);
+    otr!(event_record, point, here)?;
+    let joined = otr!(stream_wait_event, there, point);
     check!(joined.is_err(), "a stream of another device has joined");
     equal!(
         capture_info(there)?.status,
@@ -236,12 +236,12 @@ fn objects_stay_on_their_device(context: &Context) -> Verdict {
         "the stream of the other device"
     );
     // Whether the capture has failed of it is its own affair.
-    let _ = otr!(otr_capture_end, here, &mut 0);
+    let _ = otr!(capture_end, here, &mut 0);
     replay(exec, here)?;
     equal!(
         download::<u8>(here, address, 64)?,
         [4; 64],
         "what is filled after refused calls"
     );
-    Ok(otr!(otr_stream_synchronize, there)?)
+    Ok(otr!(stream_synchronize, there)?)
 }

@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::Code;
-use outrigger_ffi::*;
 
 use super::{
     Refused, alloc, begin, download, end, event, fill, finished, held, instantiate, made, otr,
@@ -44,7 +44,7 @@ fn healthy(stream: u64) -> Verdict {
         vec![0x5a; 4096],
         "what works after the fault"
     );
-    Ok(otr!(otr_memory_free, address)?)
+    Ok(otr!(memory_free, address)?)
 }
 
 /// The one of these outcomes that is refused, with its place.
@@ -70,7 +70,7 @@ fn refused_copy(context: &Context) -> Verdict {
     let copy = |at: usize| {
         let (to, from) = (address + 64 * at as u64, sources[at].as_ptr() as u64);
         otr!(
-            otr_copy,
+            copy,
             stream,
             to,
             from,
@@ -79,7 +79,7 @@ fn refused_copy(context: &Context) -> Verdict {
         )
     };
     let failed = the_refused((0..6).map(copy).collect(), Code::EXECUTION)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     for (at, source) in sources.iter().enumerate() {
         let expected = if at == failed { &[9; 64] } else { source };
         let found = download::<u8>(stream, address + 64 * at as u64, 64)?;
@@ -96,7 +96,7 @@ fn refused_fill(context: &Context) -> Verdict {
     let write = |at: u64| {
         let value = [at as u8];
         otr!(
-            otr_fill,
+            fill,
             stream,
             address + 64 * at,
             64,
@@ -123,9 +123,9 @@ unsafe extern "C" fn count(_: *mut c_void, upstream: i32) -> i32 {
 fn refused_host_function(context: &Context) -> Verdict {
     start_under(context, "fault:host_call@2=OUT_OF_HOST_MEMORY")?;
     let stream = stream()?;
-    let call = |_| otr!(otr_host_call, stream, Some(count), null_mut());
+    let call = |_| otr!(host_call, stream, Some(count), null_mut());
     the_refused((0..5).map(call).collect(), Code::OUT_OF_HOST_MEMORY)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     equal!(
         CALLED.load(Ordering::SeqCst),
         4,
@@ -137,9 +137,9 @@ fn refused_host_function(context: &Context) -> Verdict {
 fn refused_record(context: &Context) -> Verdict {
     start_under(context, "fault:event_record@2=OUT_OF_HOST_MEMORY")?;
     let (stream, point) = (stream()?, event()?);
-    let record = |_| otr!(otr_event_record, point, stream);
+    let record = |_| otr!(event_record, point, stream);
     the_refused((0..4).map(record).collect(), Code::OUT_OF_HOST_MEMORY)?;
-    otr!(otr_event_synchronize, point)?;
+    otr!(event_synchronize, point)?;
     healthy(stream)
 }
 
@@ -148,8 +148,8 @@ fn refused_wait(context: &Context) -> Verdict {
     let (first, second) = (stream()?, stream()?);
     let wait = |_| {
         let point = event().map_err(|_| ()).unwrap_or_default();
-        otr!(otr_event_record, point, first)?;
-        otr!(otr_stream_wait_event, second, point)
+        otr!(event_record, point, first)?;
+        otr!(stream_wait_event, second, point)
     };
     the_refused((0..4).map(wait).collect(), Code::OUT_OF_HOST_MEMORY)?;
     healthy(first)?;
@@ -162,9 +162,9 @@ fn refused_stream(context: &Context) -> Verdict {
     let mut failures = Vec::new();
     for _ in 0..6 {
         let mut made = 0;
-        let outcome = otr!(otr_stream_create, 0, 0, &mut made);
+        let outcome = otr!(stream_create, 0, 0, &mut made);
         // A stream may get its queue with its first work.
-        let outcome = outcome.and_then(|()| otr!(otr_host_call, made, Some(count), null_mut()));
+        let outcome = outcome.and_then(|()| otr!(host_call, made, Some(count), null_mut()));
         streams.extend(outcome.is_ok().then_some(made));
         failures.push(outcome);
     }
@@ -214,30 +214,30 @@ fn replay_refused_half_way(context: &Context) -> Verdict {
         ..super::building::functions::host_node(std::ptr::from_ref(held).cast_mut().cast())
     };
     begin(first)?;
-    otr!(otr_host_node, first, &node)?;
+    otr!(host_node, first, &node)?;
     fill(first, writes[0], 4096, &[0])?;
     let graph = end(first)?;
     let exec = instantiate(graph, OTR_GRAPH_SUBMIT)?;
     refused(
-        otr!(otr_graph_replay, exec, first),
+        otr!(graph_replay, exec, first),
         Code::OUT_OF_HOST_MEMORY,
         "a replay whose second node the driver refuses",
     )?;
     // The next one waits for what of the first is running.
     replay(exec, second)?;
-    otr!(otr_graph_destroy, graph)?;
-    otr!(otr_graph_exec_destroy, exec)?;
+    otr!(graph_destroy, graph)?;
+    otr!(graph_exec_destroy, exec)?;
     for stream in [first, second] {
-        otr!(otr_stream_flush, stream)?;
+        otr!(stream_flush, stream)?;
     }
     std::thread::sleep(Duration::from_millis(20));
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(memory_empty_cache, 0)?;
     let early = held.destroyed.load(Ordering::SeqCst);
     held.open.store(true, Ordering::SeqCst);
     equal!(early, 0, "how often data of a running node was given back");
     until(|| {
-        otr!(otr_device_synchronize, 0)?;
-        otr!(otr_memory_empty_cache, 0)?;
+        otr!(device_synchronize, 0)?;
+        otr!(memory_empty_cache, 0)?;
         Ok(held.destroyed.load(Ordering::SeqCst) == 1)
     })?;
     equal!(held.ran.load(Ordering::SeqCst), 2, "runs of the node");
@@ -268,9 +268,9 @@ pub(in crate::tests) mod work {
         fill(stream, address, 64, &[1])?;
         fill(stream, address, 64, &[2])?;
         fill(stream, address, 64, &[3])?;
-        let outcome = otr!(otr_stream_synchronize, stream);
+        let outcome = otr!(stream_synchronize, stream);
         refused(outcome, Code::EXECUTION, "the stream of the fill")?;
-        otr!(otr_stream_synchronize, stream)?;
+        otr!(stream_synchronize, stream)?;
         equal!(
             download::<u8>(stream, address, 64)?,
             [1; 64],
@@ -313,7 +313,7 @@ pub(in crate::tests) mod work {
         for _ in 0..3 {
             let value = [2u8];
             let outcome = otr!(
-                otr_fill,
+                fill,
                 stream,
                 address,
                 4096,
@@ -322,8 +322,8 @@ pub(in crate::tests) mod work {
             );
             refused(outcome, Code::DEVICE_LOST, "a fill on a lost device")?;
         }
-        otr!(otr_memory_free, address)?;
-        Ok(otr!(otr_stream_destroy, stream)?)
+        otr!(memory_free, address)?;
+        Ok(otr!(stream_destroy, stream)?)
     }
 
     fn failed_work_behind_an_event(context: &Context) -> Verdict {
@@ -331,10 +331,10 @@ pub(in crate::tests) mod work {
         let (first, second, point) = (stream()?, stream()?, event()?);
         let address = alloc(64, first)?;
         fill(first, address, 64, &[1])?;
-        otr!(otr_event_record, point, first)?;
-        otr!(otr_stream_wait_event, second, point)?;
+        otr!(event_record, point, first)?;
+        otr!(stream_wait_event, second, point)?;
         for (stream, what) in [(second, "the stream that waits"), (first, "the stream")] {
-            let outcome = otr!(otr_stream_synchronize, stream);
+            let outcome = otr!(stream_synchronize, stream);
             refused(outcome, Code::EXECUTION, what)?;
             healthy(stream)?;
         }
@@ -361,7 +361,7 @@ pub(in crate::tests) mod memory {
             let mut held = Vec::new();
             let outcome = loop {
                 let mut address = 0;
-                let outcome = otr!(otr_memory_alloc, 0, 2 * MIB, stream, &mut address);
+                let outcome = otr!(memory_alloc, 0, 2 * MIB, stream, &mut address);
                 if outcome.is_err() || held.len() > 32 {
                     break outcome;
                 }
@@ -377,11 +377,11 @@ pub(in crate::tests) mod memory {
             for (at, &address) in held.iter().enumerate() {
                 let found = download::<u8>(stream, address + 2 * MIB - 16, 16)?;
                 equal!(found, [at as u8; 16], "piece {at}");
-                otr!(otr_memory_free, address)?;
+                otr!(memory_free, address)?;
             }
         }
         let (held, mut counted, mut limit) = (held()?, 0, 0);
-        otr!(otr_memory_process_info, &mut counted, &mut limit)?;
+        otr!(memory_process_info, &mut counted, &mut limit)?;
         equal!(
             counted,
             held,
@@ -408,7 +408,7 @@ pub(in crate::tests) mod memory {
             let value = rng.u8(..);
             if held.len() < 20 && rng.bool() {
                 let size = rng.u64(1..4 * MIB);
-                let Ok(address) = made(|out| otr!(otr_memory_alloc, 0, size, stream, out)) else {
+                let Ok(address) = made(|out| otr!(memory_alloc, 0, size, stream, out)) else {
                     failed += 1;
                     continue;
                 };
@@ -416,7 +416,7 @@ pub(in crate::tests) mod memory {
                     Ok(()) => held.push((address, size, value)),
                     Err(_) => {
                         failed += 1;
-                        otr!(otr_memory_free, address)?;
+                        otr!(memory_free, address)?;
                     }
                 }
             } else if !held.is_empty() {
@@ -430,7 +430,7 @@ pub(in crate::tests) mod memory {
                 }
                 if rng.bool() {
                     held.retain(|&(other, ..)| other != address);
-                    otr!(otr_memory_free, address)?;
+                    otr!(memory_free, address)?;
                 }
             }
         }

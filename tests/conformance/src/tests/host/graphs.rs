@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::null;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::Code;
-use outrigger_ffi::*;
 
 use super::work::hold;
 use super::{
@@ -78,14 +78,14 @@ fn a_capture_runs_nothing(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[1])?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     let exec = executable(filling(stream, address, 2, 1)?)?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [1; 64],
         "memory before the replay"
     );
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [2; 64],
@@ -99,21 +99,21 @@ fn a_stream_joins(context: &Context) -> Verdict {
     let (first, second, forked, joined) = (stream()?, stream()?, event()?, event()?);
     let address = alloc(128, first)?;
     fill(first, address, 128, &[0])?;
-    otr!(otr_stream_synchronize, first)?;
+    otr!(stream_synchronize, first)?;
     begin(first)?;
     fill(first, address, 64, &[3])?;
-    otr!(otr_event_record, forked, first)?;
-    otr!(otr_stream_wait_event, second, forked)?;
+    otr!(event_record, forked, first)?;
+    otr!(stream_wait_event, second, forked)?;
     fill(second, address + 64, 64, &[4])?;
-    otr!(otr_event_record, joined, second)?;
-    otr!(otr_stream_wait_event, first, joined)?;
+    otr!(event_record, joined, second)?;
+    otr!(stream_wait_event, first, joined)?;
     let exec = executable(end(first)?)?;
     equal!(
         download::<u8>(second, address, 128)?,
         [0; 128],
         "memory before the replay"
     );
-    otr!(otr_graph_replay, exec, first)?;
+    otr!(graph_replay, exec, first)?;
     equal!(
         download::<u8>(first, address, 128)?,
         [[3; 64], [4; 64]].concat(),
@@ -129,12 +129,12 @@ fn what_would_wait_is_refused(context: &Context) -> Verdict {
     begin(stream)?;
     fill(stream, address, 64, &[9])?;
     refused(
-        otr!(otr_stream_synchronize, stream),
+        otr!(stream_synchronize, stream),
         Code::CAPTURE,
         "to wait for a stream that captures",
     )?;
     refused(
-        otr!(otr_capture_end, stream, &mut 0),
+        otr!(capture_end, stream, &mut 0),
         Code::CAPTURE,
         "the end of a capture in which a call failed",
     )?;
@@ -145,7 +145,7 @@ fn what_would_wait_is_refused(context: &Context) -> Verdict {
         "work of the stream afterwards"
     );
     refused(
-        otr!(otr_capture_end, stream, &mut 0),
+        otr!(capture_end, stream, &mut 0),
         Code::INVALID_ARGUMENT,
         "the end of no capture",
     )?;
@@ -167,11 +167,11 @@ fn other_threads_cannot_break_it(context: &Context) -> Verdict {
             [1; 8],
             "work of another thread"
         );
-        otr!(otr_memory_free, memory)?;
-        Ok(otr!(otr_stream_synchronize, own)?)
+        otr!(memory_free, memory)?;
+        Ok(otr!(stream_synchronize, own)?)
     })?;
     let exec = executable(end(capturing)?)?;
-    otr!(otr_graph_replay, exec, capturing)?;
+    otr!(graph_replay, exec, capturing)?;
     equal!(
         download::<u8>(capturing, address, 64)?,
         [7; 64],
@@ -187,16 +187,16 @@ fn an_executable_graph_keeps_what_it_needs(context: &Context) -> Verdict {
     begin(stream)?;
     fill(stream, inner, 64, &[5])?;
     let kind = outrigger_device::CopyKind::DeviceToDevice.raw();
-    otr!(otr_copy, stream, outer, inner, 64, kind)?;
+    otr!(copy, stream, outer, inner, 64, kind)?;
     let graph = end(stream)?;
     let exec = executable(graph)?;
-    otr!(otr_graph_destroy, graph)?;
-    otr!(otr_memory_free, inner)?;
+    otr!(graph_destroy, graph)?;
+    otr!(memory_free, inner)?;
     for _ in 0..5 {
         let other = alloc(64, stream)?;
         fill(stream, other, 64, &[0xee])?;
         fill(stream, outer, 64, &[0])?;
-        otr!(otr_graph_replay, exec, stream)?;
+        otr!(graph_replay, exec, stream)?;
         equal!(
             download::<u8>(stream, outer, 64)?,
             [5; 64],
@@ -208,7 +208,7 @@ fn an_executable_graph_keeps_what_it_needs(context: &Context) -> Verdict {
             "memory of others"
         );
     }
-    otr!(otr_graph_exec_destroy, exec)?;
+    otr!(graph_exec_destroy, exec)?;
     Ok(())
 }
 
@@ -218,19 +218,19 @@ fn capture_round(streams: [u64; 2], points: [u64; 2], result: u64, value: u8) ->
     begin(first)?;
     let inner = alloc(4096, first)?;
     fill(first, inner, 4096, &[value])?;
-    otr!(otr_event_record, points[0], first)?;
-    otr!(otr_stream_wait_event, second, points[0])?;
+    otr!(event_record, points[0], first)?;
+    otr!(stream_wait_event, second, points[0])?;
     copy(second, result, inner + 4032)?;
-    otr!(otr_event_record, points[1], second)?;
-    otr!(otr_stream_wait_event, first, points[1])?;
-    otr!(otr_memory_free, inner)?;
+    otr!(event_record, points[1], second)?;
+    otr!(stream_wait_event, first, points[1])?;
+    otr!(memory_free, inner)?;
     let graph = end(first)?;
     let exec = executable(graph)?;
-    otr!(otr_graph_destroy, graph)?;
+    otr!(graph_destroy, graph)?;
     for stream in streams {
         replay(exec, stream)?;
     }
-    otr!(otr_graph_exec_destroy, exec)?;
+    otr!(graph_exec_destroy, exec)?;
     equal!(
         download::<u8>(second, result, 64)?,
         [value; 64],
@@ -244,19 +244,19 @@ fn plain_round(stream: u64, point: u64, round: u8) -> Verdict {
     let size = 64 << (round % 5);
     let address = alloc(size, stream)?;
     fill(stream, address, size, &[round])?;
-    otr!(otr_event_record, point, stream)?;
+    otr!(event_record, point, stream)?;
     match round % 4 {
-        0 => otr!(otr_event_synchronize, point)?,
-        1 => otr!(otr_device_synchronize, 0)?,
-        2 => otr!(otr_memory_empty_cache, 0)?,
-        _ => otr!(otr_stream_synchronize, stream)?,
+        0 => otr!(event_synchronize, point)?,
+        1 => otr!(device_synchronize, 0)?,
+        2 => otr!(memory_empty_cache, 0)?,
+        _ => otr!(stream_synchronize, stream)?,
     }
     equal!(
         download::<u8>(stream, address, size as usize)?,
         vec![round; size as usize],
         "work of another thread"
     );
-    Ok(otr!(otr_memory_free, address)?)
+    Ok(otr!(memory_free, address)?)
 }
 
 fn captures_beside_other_work(context: &Context) -> Verdict {
@@ -279,9 +279,9 @@ fn events_of_a_capture(context: &Context) -> Verdict {
     for case in 0..3 {
         begin(stream)?;
         fill(stream, address, 64, &[1])?;
-        otr!(otr_event_record, point, stream)?;
+        otr!(event_record, point, stream)?;
         threads(1, |_| {
-            let answer = otr!(otr_event_synchronize, point);
+            let answer = otr!(event_synchronize, point);
             refused(answer, Code::CAPTURE, "a wait on another thread")?;
             Ok(())
         })?;
@@ -291,24 +291,21 @@ fn events_of_a_capture(context: &Context) -> Verdict {
             "the capture after another thread was refused"
         );
         let (what, answer) = match case {
-            0 => ("a query", otr!(otr_event_query, point, &mut out)),
-            1 => ("a wait", otr!(otr_event_synchronize, point)),
-            _ => ("a time", otr!(otr_event_elapsed, point, point, &mut 0.0)),
+            0 => ("a query", otr!(event_query, point, &mut out)),
+            1 => ("a wait", otr!(event_synchronize, point)),
+            _ => ("a time", otr!(event_elapsed, point, point, &mut 0.0)),
         };
         refused(answer, Code::CAPTURE, what)?;
         refused(
-            otr!(otr_capture_end, stream, &mut 0),
+            otr!(capture_end, stream, &mut 0),
             Code::CAPTURE,
             "the end of a capture in which its thread waited",
         )?;
     }
     for (what, answer) in [
-        ("a query", otr!(otr_event_query, point, &mut out)),
-        ("a wait", otr!(otr_event_synchronize, point)),
-        (
-            "a wait of a stream",
-            otr!(otr_stream_wait_event, other, point),
-        ),
+        ("a query", otr!(event_query, point, &mut out)),
+        ("a wait", otr!(event_synchronize, point)),
+        ("a wait of a stream", otr!(stream_wait_event, other, point)),
     ] {
         refused(answer, Code::CAPTURE, what)?;
     }
@@ -318,31 +315,31 @@ fn events_of_a_capture(context: &Context) -> Verdict {
         OTR_CAPTURE_NONE,
         "a stream that was refused"
     );
-    otr!(otr_event_record, point, other)?;
-    otr!(otr_event_synchronize, point)?;
+    otr!(event_record, point, other)?;
+    otr!(event_synchronize, point)?;
     // A capture waits for no other one.
     begin(stream)?;
     begin(other)?;
-    otr!(otr_event_record, point, stream)?;
+    otr!(event_record, point, stream)?;
     refused(
-        otr!(otr_stream_wait_event, other, point),
+        otr!(stream_wait_event, other, point),
         Code::CAPTURE,
         "a wait for another capture",
     )?;
     refused(
-        otr!(otr_capture_end, other, &mut 0),
+        otr!(capture_end, other, &mut 0),
         Code::CAPTURE,
         "the end of the capture that was to wait",
     )?;
     // What is created in its place is no event of a capture.
-    otr!(otr_event_destroy, point)?;
+    otr!(event_destroy, point)?;
     let next = event()?;
-    otr!(otr_graph_destroy, end(stream)?)?;
-    Ok(otr!(otr_event_synchronize, next)?)
+    otr!(graph_destroy, end(stream)?)?;
+    Ok(otr!(event_synchronize, next)?)
 }
 
 fn slot(exec: u64, name: &CStr) -> Verdict<u32> {
-    made(|out| otr!(otr_graph_slot, exec, name.as_ptr(), out))
+    made(|out| otr!(graph_slot, exec, name.as_ptr(), out))
 }
 
 fn bindings_are_for_later_replays(context: &Context) -> Verdict {
@@ -356,7 +353,7 @@ fn bindings_are_for_later_replays(context: &Context) -> Verdict {
     copy(stream, targets[0], sources[0])?;
     let graph = end(stream)?;
     for (name, address) in [(c"source", sources[0]), (c"target", targets[0])] {
-        otr!(otr_graph_name_buffer, graph, name.as_ptr(), address, 64)?;
+        otr!(graph_name_buffer, graph, name.as_ptr(), address, 64)?;
     }
     for way in ways(context)? {
         for target in targets {
@@ -370,14 +367,14 @@ fn bindings_are_for_later_replays(context: &Context) -> Verdict {
         // Memory that is freed while it is bound is the graph's until then.
         let freed = alloc(64, stream)?;
         fill(stream, freed, 64, &[3])?;
-        otr!(otr_graph_bind, exec, source, freed)?;
-        otr!(otr_graph_bind, exec, target, targets[1])?;
-        otr!(otr_memory_free, freed)?;
+        otr!(graph_bind, exec, source, freed)?;
+        otr!(graph_bind, exec, target, targets[1])?;
+        otr!(memory_free, freed)?;
         let another = alloc(64, stream)?;
         fill(stream, another, 64, &[0xee])?;
         replay(exec, stream)?;
-        otr!(otr_graph_bind, exec, source, sources[1])?;
-        otr!(otr_graph_bind, exec, target, targets[2])?;
+        otr!(graph_bind, exec, source, sources[1])?;
+        otr!(graph_bind, exec, target, targets[2])?;
         replay(exec, stream)?;
         gate.open();
         for (at, value) in [1, 3, 2].into_iter().enumerate() {
@@ -388,7 +385,7 @@ fn bindings_are_for_later_replays(context: &Context) -> Verdict {
             );
         }
         // Address 0 stands for what was recorded.
-        otr!(otr_graph_bind, exec, source, 0)?;
+        otr!(graph_bind, exec, source, 0)?;
         replay(exec, stream)?;
         equal!(
             download::<u8>(stream, targets[2], 64)?,
@@ -396,12 +393,12 @@ fn bindings_are_for_later_replays(context: &Context) -> Verdict {
             "what is recorded, in what is bound"
         );
         refused(
-            otr!(otr_graph_slot, exec, c"no such buffer".as_ptr(), &mut 0),
+            otr!(graph_slot, exec, c"no such buffer".as_ptr(), &mut 0),
             Code::NOT_FOUND,
             "a name that there is not",
         )?;
-        otr!(otr_memory_free, another)?;
-        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(memory_free, another)?;
+        otr!(graph_exec_destroy, exec)?;
     }
     Ok(())
 }
@@ -411,7 +408,7 @@ fn updates_are_for_later_replays(context: &Context) -> Verdict {
     let stream = stream()?;
     let (first, second) = (alloc(64, stream)?, alloc(64, stream)?);
     let graph = filling(stream, first, 1, 3)?;
-    otr!(otr_graph_name_buffer, graph, c"it".as_ptr(), first, 64)?;
+    otr!(graph_name_buffer, graph, c"it".as_ptr(), first, 64)?;
     let (other, longer) = (
         filling(stream, second, 2, 3)?,
         filling(stream, second, 9, 4)?,
@@ -423,9 +420,9 @@ fn updates_are_for_later_replays(context: &Context) -> Verdict {
         let gate = Gate::new();
         hold(stream, &gate)?;
         replay(exec, stream)?;
-        otr!(otr_graph_update, exec, other)?;
+        otr!(graph_update, exec, other)?;
         let told = refused(
-            otr!(otr_graph_update, exec, longer),
+            otr!(graph_update, exec, longer),
             Code::INVALID_ARGUMENT,
             "an update to a graph of another shape",
         )?;
@@ -443,7 +440,7 @@ fn updates_are_for_later_replays(context: &Context) -> Verdict {
             "what was filled before and after the update by flags {way:#x}"
         );
         // The name follows its buffer into the graph that was taken over.
-        otr!(otr_graph_bind, exec, slot(exec, c"it")?, first)?;
+        otr!(graph_bind, exec, slot(exec, c"it")?, first)?;
         fill(stream, second, 64, &[0])?;
         replay(exec, stream)?;
         equal!(
@@ -454,7 +451,7 @@ fn updates_are_for_later_replays(context: &Context) -> Verdict {
             [[2; 64], [0; 64]],
             "what is filled by the name"
         );
-        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(graph_exec_destroy, exec)?;
     }
     Ok(())
 }
@@ -468,19 +465,19 @@ fn replays_follow_a_stream_that_is_gone(context: &Context) -> Verdict {
         for (address, value) in [(source, 1), (other, 2), (last, 3), (seen, 4)] {
             fill(second, address, 64, &[value])?;
         }
-        otr!(otr_stream_synchronize, second)?;
+        otr!(stream_synchronize, second)?;
         // What the replay before has copied last is what this one sees.
         begin(first)?;
         copy(first, seen, last)?;
         copy(first, last, source)?;
         let graph = end(first)?;
-        otr!(otr_graph_name_buffer, graph, c"source".as_ptr(), source, 64)?;
+        otr!(graph_name_buffer, graph, c"source".as_ptr(), source, 64)?;
         let exec = instantiate(graph, way)?;
         let gate = Gate::new();
         hold(first, &gate)?;
         replay(exec, first)?;
-        otr!(otr_stream_destroy, first)?;
-        otr!(otr_graph_bind, exec, slot(exec, c"source")?, other)?;
+        otr!(stream_destroy, first)?;
+        otr!(graph_bind, exec, slot(exec, c"source")?, other)?;
         replay(exec, second)?;
         check!(
             !finished(second)?,
@@ -495,7 +492,7 @@ fn replays_follow_a_stream_that_is_gone(context: &Context) -> Verdict {
             [[1; 64], [2; 64]],
             "what two replays by flags {way:#x} have copied"
         );
-        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(graph_exec_destroy, exec)?;
     }
     Ok(())
 }
@@ -518,14 +515,14 @@ fn replays_run_one_after_the_other(context: &Context) -> Verdict {
         function: Some(look),
         ..kernel()
     };
-    otr!(otr_kernel_launch, first, &call)?;
+    otr!(kernel_launch, first, &call)?;
     let exec = executable(end(first)?)?;
     for _ in 0..30 {
-        otr!(otr_graph_replay, exec, first)?;
-        otr!(otr_graph_replay, exec, second)?;
+        otr!(graph_replay, exec, first)?;
+        otr!(graph_replay, exec, second)?;
     }
-    otr!(otr_stream_synchronize, first)?;
-    otr!(otr_stream_synchronize, second)?;
+    otr!(stream_synchronize, first)?;
+    otr!(stream_synchronize, second)?;
     equal!(
         MOST.load(Ordering::SeqCst),
         1,
@@ -548,18 +545,18 @@ fn a_failure_in_a_replay(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[1])?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     begin(stream)?;
     let call = otr_kernel_call_t {
         function: Some(maybe),
         ..kernel()
     };
-    otr!(otr_kernel_launch, stream, &call)?;
+    otr!(kernel_launch, stream, &call)?;
     fill(stream, address, 64, &[2])?;
     let exec = executable(end(stream)?)?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     refused(
-        otr!(otr_stream_synchronize, stream),
+        otr!(stream_synchronize, stream),
         Code::OUT_OF_RANGE,
         "the stream of a failed replay",
     )?;
@@ -569,7 +566,7 @@ fn a_failure_in_a_replay(context: &Context) -> Verdict {
         "the skipped fill"
     );
     FAILS.store(false, Ordering::SeqCst);
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [2; 64],

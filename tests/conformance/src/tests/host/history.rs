@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::Code;
-use outrigger_ffi::*;
 use serde_json::{Value, json as value};
 
 use super::{alloc, fill, filled, finished, json, otr, refused, start, stream, text};
@@ -57,15 +57,15 @@ pub(super) fn options(entries: u64) -> otr_history_options_t {
 }
 
 fn free(address: u64) -> Verdict {
-    Ok(otr!(otr_memory_free, address)?)
+    Ok(otr!(memory_free, address)?)
 }
 
 fn push(label: &CStr) -> Verdict {
-    Ok(otr!(otr_memory_label_push, label.as_ptr())?)
+    Ok(otr!(memory_label_push, label.as_ptr())?)
 }
 
 fn pop() -> Verdict {
-    Ok(otr!(otr_memory_label_pop)?)
+    Ok(otr!(memory_label_pop)?)
 }
 
 /// Allocates under a label.
@@ -77,17 +77,17 @@ fn labelled(label: &CStr, size: u64, stream: u64) -> Verdict<u64> {
 }
 
 fn label_of(address: u64) -> Verdict<Option<String>> {
-    let info: otr_pointer_info_t = filled(|out| otr!(otr_memory_pointer_info, address, out))?;
+    let info: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, address, out))?;
     Ok(text(info.label))
 }
 
 fn holders(device: u32, count: u32) -> Verdict<Value> {
-    json(|out| otr!(otr_memory_holders, device, count, out))
+    json(|out| otr!(memory_holders, device, count, out))
 }
 
 /// The kept events of device 0, or of pinned memory.
 fn kept(device: u32) -> Verdict<Vec<Value>> {
-    let snapshot = json(|out| otr!(otr_memory_snapshot, OTR_ALL_DEVICES, out))?;
+    let snapshot = json(|out| otr!(memory_snapshot, OTR_ALL_DEVICES, out))?;
     let events = match device {
         OTR_HOST_MEMORY => &snapshot["host_traces"],
         _ => &snapshot["device_traces"][0],
@@ -97,7 +97,7 @@ fn kept(device: u32) -> Verdict<Vec<Value>> {
 
 /// The block of a snapshot that starts at an address.
 fn block(address: u64) -> Verdict<Value> {
-    let snapshot = json(|out| otr!(otr_memory_snapshot, 0, out))?;
+    let snapshot = json(|out| otr!(memory_snapshot, 0, out))?;
     let segments = snapshot["segments"].as_array().into_iter().flatten();
     let mut blocks = segments
         .filter_map(|segment| segment["blocks"].as_array())
@@ -116,7 +116,7 @@ fn labels(context: &Context) -> Verdict {
         let other = alloc(100, stream)?;
         equal!(label_of(other)?, None, "a label on another thread");
         refused(
-            otr!(otr_memory_label_pop),
+            otr!(memory_label_pop),
             Code::INVALID_ARGUMENT,
             "a label less than none",
         )?;
@@ -136,7 +136,7 @@ fn labels(context: &Context) -> Verdict {
     );
     pop()?;
     refused(
-        otr!(otr_memory_label_pop),
+        otr!(memory_label_pop),
         Code::INVALID_ARGUMENT,
         "a label less than none",
     )?;
@@ -167,7 +167,7 @@ fn labels_in_failures(context: &Context) -> Verdict {
     let stream = stream()?;
     let kept = labelled(c"activations of layer 7", 8 * MIB, stream)?;
     let told = refused(
-        otr!(otr_memory_alloc, 0, 1 << 50, stream, &mut 0),
+        otr!(memory_alloc, 0, 1 << 50, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "too much memory",
     )?;
@@ -183,7 +183,7 @@ fn events(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
     let early = alloc(500, stream)?;
-    otr!(otr_memory_history_start, 0, &options(12))?;
+    otr!(memory_history_start, 0, &options(12))?;
     for size in 1..=20 {
         free(labelled(c"step", size * 1000, stream)?)?;
     }
@@ -210,7 +210,7 @@ fn events(context: &Context) -> Verdict {
         last = time;
     }
     refused(
-        otr!(otr_memory_alloc, 0, 1 << 50, stream, &mut 0),
+        otr!(memory_alloc, 0, 1 << 50, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "too much memory",
     )?;
@@ -220,7 +220,7 @@ fn events(context: &Context) -> Verdict {
         (&value!("oom"), &value!(1u64 << 50)),
         "the event of a request that was not met"
     );
-    otr!(otr_memory_history_clear, 0)?;
+    otr!(memory_history_clear, 0)?;
     equal!(kept(0)?.len(), 0, "events after they were forgotten");
     free(early)?;
     check!(!kept(0)?.is_empty(), "it goes on");
@@ -235,16 +235,16 @@ fn events(context: &Context) -> Verdict {
         kept(0)?.iter().any(segment),
         "the event of memory of the device"
     );
-    otr!(otr_memory_history_stop, 0)?;
+    otr!(memory_history_stop, 0)?;
     free(alloc(64, stream)?)?;
     equal!(kept(0)?.len(), 0, "events after it has stopped");
-    otr!(otr_memory_history_stop, 0)?;
-    Ok(otr!(otr_memory_history_clear, 0)?)
+    otr!(memory_history_stop, 0)?;
+    Ok(otr!(memory_history_clear, 0)?)
 }
 
 fn events_of_threads(context: &Context) -> Verdict {
     start(context)?;
-    otr!(otr_memory_history_start, 0, &options(100_000))?;
+    otr!(memory_history_start, 0, &options(100_000))?;
     let shared = stream()?;
     threads(4, |thread| {
         let (own, mut live) = (stream()?, Vec::new());
@@ -296,13 +296,13 @@ fn events_of_threads(context: &Context) -> Verdict {
         (1200, 0),
         "allocations, and what is live"
     );
-    Ok(otr!(otr_memory_history_stop, 0)?)
+    Ok(otr!(memory_history_stop, 0)?)
 }
 
 fn no_room_for_events(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    otr!(otr_memory_history_start, 0, &options(0))?;
+    otr!(memory_history_start, 0, &options(0))?;
     let address = labelled(c"kept", 64, stream)?;
     equal!(kept(0)?.len(), 0, "events");
     equal!(
@@ -362,7 +362,7 @@ fn contexts(context: &Context) -> Verdict {
         user: std::ptr::from_ref(host).cast_mut().cast(),
         ..options(entries)
     };
-    otr!(otr_memory_history_start, 0, &with(0, 50))?;
+    otr!(memory_history_start, 0, &with(0, 50))?;
     let (first, second) = (alloc(100, stream)?, alloc(200, stream)?);
     equal!(captured(), 2, "contexts of two allocations");
     equal!(
@@ -383,7 +383,7 @@ fn contexts(context: &Context) -> Verdict {
     equal!(captured(), 2, "frees are not asked for theirs");
 
     otr!(
-        otr_memory_history_start,
+        memory_history_start,
         0,
         &with(OTR_HISTORY_CONTEXT_OF_FREES, 3)
     )?;
@@ -400,7 +400,7 @@ fn contexts(context: &Context) -> Verdict {
         captured()
     );
     let live = alloc(100, stream)?;
-    otr!(otr_memory_history_stop, 0)?;
+    otr!(memory_history_stop, 0)?;
     let mut all = released();
     all.sort_unstable();
     equal!(
@@ -420,7 +420,7 @@ fn contexts(context: &Context) -> Verdict {
 fn wrong_options(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    otr!(otr_memory_history_start, 0, &options(4))?;
+    otr!(memory_history_start, 0, &options(4))?;
     let wrong = [
         (
             "options that are too small",
@@ -446,7 +446,7 @@ fn wrong_options(context: &Context) -> Verdict {
     ];
     for (what, options) in wrong {
         refused(
-            otr!(otr_memory_history_start, 0, &options),
+            otr!(memory_history_start, 0, &options),
             Code::INVALID_ARGUMENT,
             what,
         )?;
@@ -460,7 +460,7 @@ fn wrong_options(context: &Context) -> Verdict {
 
 fn pinned_memory(context: &Context) -> Verdict {
     start(context)?;
-    otr!(otr_memory_history_start, OTR_HOST_MEMORY, &options(10))?;
+    otr!(memory_history_start, OTR_HOST_MEMORY, &options(10))?;
     push(c"loader")?;
     let pointer = super::pinned::pinned(3000)?;
     pop()?;
@@ -474,7 +474,7 @@ fn pinned_memory(context: &Context) -> Verdict {
         value!([]),
         "nobody holds memory of the device"
     );
-    otr!(otr_host_free, pointer)?;
+    otr!(host_free, pointer)?;
     let seen = kept(OTR_HOST_MEMORY)?;
     let allocated = seen.iter().find(|event| event["action"] == "alloc");
     let allocated = allocated.cloned().unwrap_or_default();
@@ -484,13 +484,13 @@ fn pinned_memory(context: &Context) -> Verdict {
         "the event of the allocation"
     );
     equal!(kept(0)?.len(), 0, "events of the device");
-    otr!(otr_memory_history_clear, OTR_HOST_MEMORY)?;
+    otr!(memory_history_clear, OTR_HOST_MEMORY)?;
     equal!(
         kept(OTR_HOST_MEMORY)?.len(),
         0,
         "events that were forgotten"
     );
-    Ok(otr!(otr_memory_history_stop, OTR_HOST_MEMORY)?)
+    Ok(otr!(memory_history_stop, OTR_HOST_MEMORY)?)
 }
 
 /// A file that is removed in the end.
@@ -525,7 +525,7 @@ fn traces(context: &Context) -> Verdict {
     let early = alloc(11, stream)?;
     refused(
         otr!(
-            otr_memory_trace_start,
+            memory_trace_start,
             0,
             c"/nowhere/at/all/outrigger.trace".as_ptr()
         ),
@@ -533,20 +533,20 @@ fn traces(context: &Context) -> Verdict {
         "a trace that cannot be written",
     )?;
     let (ended, file) = (Scratch::new("ended.trace"), Scratch::new("memory.trace"));
-    otr!(otr_memory_trace_start, 0, ended.path()?.as_ptr())?;
+    otr!(memory_trace_start, 0, ended.path()?.as_ptr())?;
     free(alloc(22, stream)?)?;
     // Another trace of the device ends the one that is being written.
-    otr!(otr_memory_trace_start, 0, file.path()?.as_ptr())?;
-    otr!(otr_memory_trace_mark, 0, c"step0".as_ptr())?;
+    otr!(memory_trace_start, 0, file.path()?.as_ptr())?;
+    otr!(memory_trace_mark, 0, c"step0".as_ptr())?;
     let address = labelled(c"layer", 3333, stream)?;
-    otr!(otr_memory_record_stream, address, super::stream()?)?;
+    otr!(memory_record_stream, address, super::stream()?)?;
     free(address)?;
     free(early)?;
-    otr!(otr_memory_trace_stop, 0)?;
+    otr!(memory_trace_stop, 0)?;
     free(alloc(44, stream)?)?;
     // Without a trace there is nothing to end and nothing to note.
-    otr!(otr_memory_trace_stop, 0)?;
-    otr!(otr_memory_trace_mark, 0, c"step1".as_ptr())?;
+    otr!(memory_trace_stop, 0)?;
+    otr!(memory_trace_mark, 0, c"step1".as_ptr())?;
 
     let written = file.text()?;
     let operations: Vec<&str> = written.lines().skip(1).collect();
@@ -584,18 +584,18 @@ fn a_mark_waits(context: &Context) -> Verdict {
     start(context)?;
     let (first, second) = (stream()?, stream()?);
     let file = Scratch::new("mark.trace");
-    otr!(otr_memory_trace_start, 0, file.path()?.as_ptr())?;
+    otr!(memory_trace_start, 0, file.path()?.as_ptr())?;
     for round in 0..20u8 {
         for stream in [first, second] {
             let address = alloc(MIB, stream)?;
             fill(stream, address, MIB, &[round])?;
             free(address)?;
         }
-        otr!(otr_memory_trace_mark, 0, c"step".as_ptr())?;
+        otr!(memory_trace_mark, 0, c"step".as_ptr())?;
         check!(
             finished(first)? && finished(second)?,
             "all streams of the device have finished in round {round}"
         );
     }
-    Ok(otr!(otr_memory_trace_stop, 0)?)
+    Ok(otr!(memory_trace_stop, 0)?)
 }

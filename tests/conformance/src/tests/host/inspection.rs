@@ -4,8 +4,8 @@ pub(in crate::tests) mod replays;
 
 use std::ptr::{null, null_mut};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, CopyKind, DType};
-use outrigger_ffi::*;
 
 use super::{
     Refused, add, alloc, begin, capture_info, copy, download, end, event, executable, fill, filled,
@@ -51,18 +51,18 @@ fn captures(context: &Context) -> Verdict {
         OTR_CAPTURE_THREAD_LOCAL,
         OTR_CAPTURE_RELAXED,
     ] {
-        otr!(otr_capture_begin, first, mode, 0)?;
+        otr!(capture_begin, first, mode, 0)?;
         let begun = capture_info(first)?;
         equal!(of(begun), (OTR_CAPTURE_ACTIVE, 0, 1), "a new capture");
         equal!(begun.mode, mode, "its mode");
         fill(first, address, 64, &[1])?;
-        otr!(otr_event_record, forked, first)?;
+        otr!(event_record, forked, first)?;
         equal!(
             of(capture_info(second)?),
             (OTR_CAPTURE_NONE, 0, 0),
             "a stream that has not joined"
         );
-        otr!(otr_stream_wait_event, second, forked)?;
+        otr!(stream_wait_event, second, forked)?;
         fill(second, address, 64, &[2])?;
         let both = capture_info(second)?;
         equal!(
@@ -70,21 +70,21 @@ fn captures(context: &Context) -> Verdict {
             (begun.id, (OTR_CAPTURE_ACTIVE, 2, 2)),
             "a stream that has joined"
         );
-        otr!(otr_event_record, joined, second)?;
-        otr!(otr_stream_wait_event, first, joined)?;
+        otr!(event_record, joined, second)?;
+        otr!(stream_wait_event, first, joined)?;
         refused(
-            otr!(otr_capture_begin, second, mode, 0),
+            otr!(capture_begin, second, mode, 0),
             Code::CAPTURE,
             "a capture within a capture",
         )?;
         refused(
-            otr!(otr_capture_end, second, &mut 0),
+            otr!(capture_end, second, &mut 0),
             Code::INVALID_ARGUMENT,
             "the end of a capture on a stream that has joined",
         )?;
         for stream in [first, second] {
             refused(
-                otr!(otr_stream_destroy, stream),
+                otr!(stream_destroy, stream),
                 Code::BUSY,
                 "to destroy a stream that captures",
             )?;
@@ -94,7 +94,7 @@ fn captures(context: &Context) -> Verdict {
             OTR_CAPTURE_ACTIVE,
             "the capture after refused calls"
         );
-        otr!(otr_graph_destroy, end(first)?)?;
+        otr!(graph_destroy, end(first)?)?;
         equal!(
             of(capture_info(second)?),
             (OTR_CAPTURE_NONE, 0, 0),
@@ -112,11 +112,11 @@ fn captures(context: &Context) -> Verdict {
     equal!((nodes(inner)?, nodes(outer)?), (1, 2), "nodes of each");
     // Work that was not joined is named.
     begin(first)?;
-    otr!(otr_event_record, forked, first)?;
-    otr!(otr_stream_wait_event, second, forked)?;
+    otr!(event_record, forked, first)?;
+    otr!(stream_wait_event, second, forked)?;
     fill(second, address, 64, &[4])?;
     let told = refused(
-        otr!(otr_capture_end, first, &mut 0),
+        otr!(capture_end, first, &mut 0),
         Code::CAPTURE,
         "the end of a capture whose second stream was not joined",
     )?;
@@ -124,7 +124,7 @@ fn captures(context: &Context) -> Verdict {
         check!(told.text.contains(part), "H3: {part} in {}", told.text);
     }
     for stream in [first, second] {
-        otr!(otr_stream_destroy, stream)?;
+        otr!(stream_destroy, stream)?;
     }
     Ok(())
 }
@@ -134,40 +134,40 @@ fn partial_graphs(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[0])?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     begin(stream)?;
     fill(stream, address, 64, &[1])?;
-    let partial = made(|out| otr!(otr_capture_partial, stream, out))?;
+    let partial = made(|out| otr!(capture_partial, stream, out))?;
     fill(stream, address, 64, &[2])?;
-    let info: otr_graph_info_t = filled(|out| otr!(otr_graph_info, partial, out))?;
+    let info: otr_graph_info_t = filled(|out| otr!(graph_info, partial, out))?;
     equal!(
         (info.nodes, info.partial),
         (1, 1),
         "nodes of what was recorded so far, and whether it is partial"
     );
-    let whole = made(|out| otr!(otr_graph_create, 0, 0, out))?;
+    let whole = made(|out| otr!(graph_create, 0, 0, out))?;
     let mut out = 0x5a;
     let wrong = [
         (
             "an executable graph",
-            otr!(otr_graph_instantiate, partial, 0, &mut out),
+            otr!(graph_instantiate, partial, 0, &mut out),
         ),
         (
             "one more node",
-            otr!(otr_graph_add_empty, partial, null(), 0, &mut 0),
+            otr!(graph_add_empty, partial, null(), 0, &mut 0),
         ),
         (
             "a child",
-            otr!(otr_graph_add_child, whole, null(), 0, partial, &mut 0),
+            otr!(graph_add_child, whole, null(), 0, partial, &mut 0),
         ),
     ];
     for (what, answer) in wrong {
         refused(answer, Code::CAPTURE, what)?;
     }
     equal!(out, 0x5a, "H2: the output of a failed call");
-    otr!(otr_graph_destroy, partial)?;
+    otr!(graph_destroy, partial)?;
     let exec = executable(end(stream)?)?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [2; 64],
@@ -183,15 +183,15 @@ fn a_capture_is_given_up(context: &Context) -> Verdict {
     fill(stream, address, 64, &[1])?;
     let reason = c"the moon is full".as_ptr();
     for (what, answer) in [
-        ("an abort", otr!(otr_capture_abort, stream, reason)),
-        ("an end", otr!(otr_capture_end, stream, &mut 0)),
-        ("a look", otr!(otr_capture_partial, stream, &mut 0)),
+        ("an abort", otr!(capture_abort, stream, reason)),
+        ("an end", otr!(capture_end, stream, &mut 0)),
+        ("a look", otr!(capture_partial, stream, &mut 0)),
     ] {
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
     begin(stream)?;
     fill(stream, address, 64, &[2])?;
-    otr!(otr_capture_abort, stream, reason)?;
+    otr!(capture_abort, stream, reason)?;
     equal!(
         capture_info(stream)?.status,
         OTR_CAPTURE_FAILED,
@@ -199,12 +199,12 @@ fn a_capture_is_given_up(context: &Context) -> Verdict {
     );
     let (pattern, mut graph) = ([3u8], 0x5a);
     refused(
-        otr!(otr_fill, stream, address, 64, pattern.as_ptr().cast(), 1),
+        otr!(fill, stream, address, 64, pattern.as_ptr().cast(), 1),
         Code::CAPTURE,
         "work of a capture that has failed",
     )?;
     let told = refused(
-        otr!(otr_capture_end, stream, &mut graph),
+        otr!(capture_end, stream, &mut graph),
         Code::CAPTURE,
         "the end of a capture that was given up",
     )?;
@@ -229,7 +229,7 @@ fn failed_calls(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[1])?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     begin(stream)?;
     fill(stream, address, 64, &[2])?;
     let exec = executable(end(stream)?)?;
@@ -244,11 +244,11 @@ fn failed_calls(context: &Context) -> Verdict {
     let beyond_reach = if reaches { invalid } else { Code::UNSUPPORTED };
     type Call<'a> = &'a dyn Fn() -> Result<(), Refused>;
     let gone = alloc(1 << 22, stream)?;
-    otr!(otr_memory_free, gone)?;
+    otr!(memory_free, gone)?;
     let calls: [(&str, Code, Call<'_>); 10] = [
         ("a copy from freed memory", invalid, &|| {
             otr!(
-                otr_copy,
+                copy,
                 stream,
                 address,
                 gone,
@@ -257,12 +257,12 @@ fn failed_calls(context: &Context) -> Verdict {
             )
         }),
         ("a pattern of three bytes", invalid, &|| {
-            otr!(otr_fill, stream, address, 63, pattern, 3)
+            otr!(fill, stream, address, 63, pattern, 3)
         }),
         ("an operator on freed memory", invalid, &|| {
             let operands = (address, gone, address);
             with_add(DType::F32, operands, 16, 1, |add, call| {
-                Ok(otr!(otr_operator_call, stream, add, call))
+                Ok(otr!(operator_call, stream, add, call))
             })
             .unwrap_or(Ok(()))
         }),
@@ -270,23 +270,23 @@ fn failed_calls(context: &Context) -> Verdict {
             "more memory than the limit has room for",
             Code::OUT_OF_MEMORY,
             &|| {
-                otr!(otr_memory_set_limit, 0, 1)?;
-                let answer = otr!(otr_memory_alloc, 0, 64 << 20, stream, &mut 0);
-                otr!(otr_memory_set_limit, 0, u64::MAX)?;
+                otr!(memory_set_limit, 0, 1)?;
+                let answer = otr!(memory_alloc, 0, 64 << 20, stream, &mut 0);
+                otr!(memory_set_limit, 0, u64::MAX)?;
                 answer
             },
         ),
         ("a fill beyond the end", invalid, &|| {
-            otr!(otr_fill, stream, address + 63, 1 << 30, pattern, 1)
+            otr!(fill, stream, address + 63, 1 << 30, pattern, 1)
         }),
         (
             "a host function that reads what is no memory",
             beyond_reach,
-            &|| otr!(otr_host_node, stream, &host),
+            &|| otr!(host_node, stream, &host),
         ),
         ("a conditional without a body", invalid, &|| {
             otr!(
-                otr_capture_conditional,
+                capture_conditional,
                 stream,
                 kind,
                 address,
@@ -296,13 +296,13 @@ fn failed_calls(context: &Context) -> Verdict {
             )
         }),
         ("too much memory", Code::OUT_OF_MEMORY, &|| {
-            otr!(otr_memory_alloc, 0, 1 << 50, stream, &mut 0)
+            otr!(memory_alloc, 0, 1 << 50, stream, &mut 0)
         }),
         ("a replay", Code::CAPTURE, &|| {
-            otr!(otr_graph_replay, exec, stream)
+            otr!(graph_replay, exec, stream)
         }),
         ("a query", Code::CAPTURE, &|| {
-            otr!(otr_stream_query, stream, &mut 0)
+            otr!(stream_query, stream, &mut 0)
         }),
     ];
     for (what, code, call) in calls {
@@ -318,7 +318,7 @@ fn failed_calls(context: &Context) -> Verdict {
             info.status,
             info.node_count
         );
-        refused(otr!(otr_capture_end, stream, &mut 0), code, what)?;
+        refused(otr!(capture_end, stream, &mut 0), code, what)?;
         equal!(
             download::<u8>(stream, address, 64)?,
             [1; 64],
@@ -332,18 +332,18 @@ fn labels(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
     let address = alloc(64, stream)?;
-    otr!(otr_capture_label, stream, c"without effect".as_ptr())?;
+    otr!(capture_label, stream, c"without effect".as_ptr())?;
     begin(stream)?;
     fill(stream, address, 64, &[1])?;
-    otr!(otr_capture_label, stream, c"encoder".as_ptr())?;
+    otr!(capture_label, stream, c"encoder".as_ptr())?;
     fill(stream, address, 64, &[2])?;
     fill(stream, address, 64, &[3])?;
-    otr!(otr_capture_label, stream, c"de<co>\"der\"".as_ptr())?;
+    otr!(capture_label, stream, c"de<co>\"der\"".as_ptr())?;
     fill(stream, address, 64, &[4])?;
-    otr!(otr_capture_label, stream, null())?;
+    otr!(capture_label, stream, null())?;
     fill(stream, address, 64, &[5])?;
     let graph = end(stream)?;
-    let dump = json(|out| otr!(otr_graph_dump, graph, OTR_GRAPH_JSON, out))?;
+    let dump = json(|out| otr!(graph_dump, graph, OTR_GRAPH_JSON, out))?;
     let nodes = dump["nodes"].as_array().cloned().unwrap_or_default();
     let scopes: Vec<Option<&str>> = nodes.iter().map(|node| node["scope"].as_str()).collect();
     equal!(
@@ -365,36 +365,36 @@ fn modes(context: &Context) -> Verdict {
     let (stream, other) = (stream()?, stream()?);
     let (address, elsewhere) = (alloc(64, stream)?, alloc(64, other)?);
     for mode in [OTR_CAPTURE_GLOBAL, OTR_CAPTURE_THREAD_LOCAL] {
-        otr!(otr_capture_begin, stream, mode, 0)?;
+        otr!(capture_begin, stream, mode, 0)?;
         fill(stream, address, 64, &[1])?;
         // A thread that records nothing may wait.
-        crate::tests::kit::threads(1, |_| Ok(otr!(otr_device_synchronize, 0)?))?;
+        crate::tests::kit::threads(1, |_| Ok(otr!(device_synchronize, 0)?))?;
         equal!(
             capture_info(stream)?.status,
             OTR_CAPTURE_ACTIVE,
             "the capture after another thread has waited"
         );
         refused(
-            otr!(otr_device_synchronize, 0),
+            otr!(device_synchronize, 0),
             Code::CAPTURE,
             "to wait for the device on a thread that records",
         )?;
         refused(
-            otr!(otr_capture_end, stream, &mut 0),
+            otr!(capture_end, stream, &mut 0),
             Code::CAPTURE,
             "the end of that capture",
         )?;
     }
-    otr!(otr_capture_begin, stream, OTR_CAPTURE_RELAXED, 0)?;
+    otr!(capture_begin, stream, OTR_CAPTURE_RELAXED, 0)?;
     fill(stream, address, 64, &[2])?;
     fill(other, elsewhere, 64, &[3])?;
-    otr!(otr_device_synchronize, 0)?;
+    otr!(device_synchronize, 0)?;
     check!(
         finished(other)?,
         "the streams that do not capture have finished"
     );
     let exec = executable(end(stream)?)?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [2; 64],
@@ -407,30 +407,24 @@ fn random_numbers(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
     let address = alloc(64, stream)?;
-    otr!(otr_stream_set_current, stream)?;
-    let generator = made(|out| otr!(otr_generator_create, 0, out))?;
-    otr!(otr_generator_seed, generator, 5)?;
+    otr!(stream_set_current, stream)?;
+    let generator = made(|out| otr!(generator_create, 0, out))?;
+    otr!(generator_seed, generator, 5)?;
     let state = || {
         let (mut seed, mut offset) = (0, 0);
-        otr!(otr_generator_state, generator, &mut seed, &mut offset)?;
+        otr!(generator_state, generator, &mut seed, &mut offset)?;
         Verdict::Ok((seed, offset))
     };
     let reserve = |count| {
         let (mut seed, mut offset) = (0, 0);
-        otr!(
-            otr_generator_reserve,
-            generator,
-            count,
-            &mut seed,
-            &mut offset
-        )?;
+        otr!(generator_reserve, generator, count, &mut seed, &mut offset)?;
         Verdict::Ok(offset)
     };
     begin(stream)?;
     reserve(8)?;
-    otr!(otr_capture_abort, stream, c"not wanted".as_ptr())?;
+    otr!(capture_abort, stream, c"not wanted".as_ptr())?;
     refused(
-        otr!(otr_capture_end, stream, &mut 0),
+        otr!(capture_end, stream, &mut 0),
         Code::CAPTURE,
         "a capture that was given up",
     )?;
@@ -445,7 +439,7 @@ fn random_numbers(context: &Context) -> Verdict {
     let exec = executable(end(stream)?)?;
     equal!(state()?, (5, 0), "the generator before a replay");
     for round in 1..=3 {
-        otr!(otr_graph_replay, exec, stream)?;
+        otr!(graph_replay, exec, stream)?;
         equal!(
             state()?,
             (5, 12 * round),
@@ -453,9 +447,9 @@ fn random_numbers(context: &Context) -> Verdict {
         );
     }
     // The graph keeps it.
-    otr!(otr_generator_destroy, generator)?;
-    otr!(otr_graph_replay, exec, stream)?;
-    Ok(otr!(otr_stream_synchronize, stream)?)
+    otr!(generator_destroy, generator)?;
+    otr!(graph_replay, exec, stream)?;
+    Ok(otr!(stream_synchronize, stream)?)
 }
 
 fn dumps(context: &Context) -> Verdict {
@@ -464,10 +458,10 @@ fn dumps(context: &Context) -> Verdict {
     let address = alloc(64, stream)?;
     begin(stream)?;
     fill(stream, address, 64, &[1])?;
-    otr!(otr_capture_label, stream, c"a <b> & \"c\" \x01 \\".as_ptr())?;
+    otr!(capture_label, stream, c"a <b> & \"c\" \x01 \\".as_ptr())?;
     fill(stream, address, 64, &[2])?;
     let graph = end(stream)?;
-    let text = |format| string(|out| otr!(otr_graph_dump, graph, format, out));
+    let text = |format| string(|out| otr!(graph_dump, graph, format, out));
     let dot = text(OTR_GRAPH_DOT)?;
     check!(
         dot.starts_with("digraph") && dot.contains("->"),
@@ -478,7 +472,7 @@ fn dumps(context: &Context) -> Verdict {
         svg.contains("<svg") && svg.contains("</svg>"),
         "a picture: {svg}"
     );
-    let dump = json(|out| otr!(otr_graph_dump, graph, OTR_GRAPH_JSON, out))?;
+    let dump = json(|out| otr!(graph_dump, graph, OTR_GRAPH_JSON, out))?;
     equal!(
         dump["nodes"].as_array().map(Vec::len),
         Some(2),

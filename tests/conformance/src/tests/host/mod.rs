@@ -2,6 +2,9 @@
 
 pub(super) mod accounting;
 pub(super) mod arguments;
+#[rustfmt::skip] // generated
+#[allow(dead_code, reason = "it has the whole contract")]
+pub(super) mod bindings;
 pub(super) mod building;
 pub(super) mod code;
 pub(super) mod drivers;
@@ -22,37 +25,41 @@ pub(super) mod tuning;
 pub(super) mod unwinding;
 pub(super) mod work;
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_device::{Code, CopyKind, DType};
-use outrigger_ffi::*;
 use serde_json::Value;
 
+use self::bindings::*;
 use crate::verdict::{check, equal};
 use crate::{Context, Failure, Need, Verdict};
 
-/// The library under test, where it is not the one that this program holds.
 static LIBRARY: OnceLock<&'static otr_host_api_t> = OnceLock::new();
 
-/// Has the tests of the host contract call another library. Comes before the test.
-pub fn use_library(table: &'static otr_host_api_t) {
-    LIBRARY.get_or_init(|| table);
+/// Says which library the tests of the host contract call: what `otr_host_api` returned. Comes before the test.
+///
+/// # Safety
+/// `table` is a table of the host contract as the header has it, for as long as the process lives.
+pub unsafe fn use_library(table: *const c_void) {
+    // SAFETY: this function's contract.
+    LIBRARY.get_or_init(|| unsafe { &*table.cast() });
 }
 
 /// The functions of the library under test.
 pub(super) fn library() -> &'static otr_host_api_t {
-    // SAFETY: never NULL, and lives as long as the library.
-    LIBRARY.get_or_init(|| unsafe { &*otr_host_api() })
+    LIBRARY
+        .get()
+        .expect("a program that runs tests of the host contract calls `use_library` first")
 }
 
-/// Calls an entry of the C ABI, which is `unsafe` but for the few that take nothing.
+/// Calls an entry of the C ABI.
 macro_rules! raw {
     ($entry:ident $(, $argument:expr)* $(,)?) => {
-        (outrigger_ffi::host_entry!($crate::tests::host::library(), $entry))($($argument),*)
+        ($crate::tests::host::library().$entry.expect("a library fills its table"))($($argument),*)
     };
 }
 pub(super) use raw;
@@ -100,12 +107,12 @@ pub(super) fn outcome(status: *mut otr_status_t) -> Result<(), Refused> {
     // SAFETY: a status that was just handed out, and is freed once.
     unsafe {
         let refused = Refused {
-            code: Code(raw!(otr_status_code, status)),
-            text: text(raw!(otr_status_message, status)).unwrap_or_default(),
-            stream: raw!(otr_status_stream, status),
-            operator: text(raw!(otr_status_operator, status)),
+            code: Code(raw!(status_code, status)),
+            text: text(raw!(status_message, status)).unwrap_or_default(),
+            stream: raw!(status_stream, status),
+            operator: text(raw!(status_operator, status)),
         };
-        raw!(otr_status_free, status);
+        raw!(status_free, status);
         Err(refused)
     }
 }
@@ -131,7 +138,7 @@ pub(super) fn environment(driver: &str, layers: &str) {
 pub(super) fn start_under(context: &Context, layers: &str) -> Verdict {
     environment(context.spec(), layers);
     let mut count = 0;
-    otr!(otr_device_count, &mut count)?;
+    otr!(device_count, &mut count)?;
     equal!(
         count,
         context.open()?.device_count(),
@@ -179,7 +186,7 @@ pub(super) fn string(
     make(&raw mut string)?;
     let read = text(string).ok_or_else(|| Failure::new("the call handed out a string"))?;
     // SAFETY: handed out just now, and freed once.
-    unsafe { raw!(otr_string_free, string) };
+    unsafe { raw!(string_free, string) };
     Ok(read)
 }
 
@@ -224,32 +231,32 @@ pub(super) fn filled<T: Filled>(fill: impl FnOnce(*mut T) -> Result<(), Refused>
 }
 
 pub(super) fn stats() -> Verdict<otr_memory_stats_t> {
-    filled(|out| otr!(otr_memory_stats, 0, out))
+    filled(|out| otr!(memory_stats, 0, out))
 }
 
 /// Bytes that the cache holds when it holds as little as it can.
 pub(super) fn held() -> Verdict<u64> {
-    otr!(otr_device_synchronize, 0)?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(device_synchronize, 0)?;
+    otr!(memory_empty_cache, 0)?;
     Ok(stats()?.reserved_bytes.current)
 }
 
 pub(super) fn stream() -> Verdict<u64> {
-    made(|out| otr!(otr_stream_create, 0, 0, out))
+    made(|out| otr!(stream_create, 0, 0, out))
 }
 
 pub(super) fn event() -> Verdict<u64> {
-    made(|out| otr!(otr_event_create, 0, 0, out))
+    made(|out| otr!(event_create, 0, 0, out))
 }
 
 /// Begins a capture of a stream.
 pub(super) fn begin(stream: u64) -> Verdict {
-    Ok(otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?)
+    Ok(otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?)
 }
 
 /// Ends a capture: its graph.
 pub(super) fn end(stream: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_capture_end, stream, out))
+    made(|out| otr!(capture_end, stream, out))
 }
 
 /// A graph made executable without flags.
@@ -260,7 +267,7 @@ pub(super) fn executable(graph: u64) -> Verdict<u64> {
 /// A graph made executable.
 #[track_caller]
 pub(super) fn instantiate(graph: u64, flags: u32) -> Verdict<u64> {
-    made(|out| otr!(otr_graph_instantiate, graph, flags, out))
+    made(|out| otr!(graph_instantiate, graph, flags, out))
 }
 
 /// The flags by which a graph is replayed in each way: as the library chooses, one node after the other, node by node, and as
@@ -273,55 +280,55 @@ pub(super) fn ways(context: &Context) -> Verdict<Vec<u32>> {
 
 #[track_caller]
 pub(super) fn replay(exec: u64, stream: u64) -> Verdict {
-    Ok(otr!(otr_graph_replay, exec, stream)?)
+    Ok(otr!(graph_replay, exec, stream)?)
 }
 
 /// How many nodes a graph has.
 pub(super) fn nodes(graph: u64) -> Verdict<u32> {
-    let info: otr_graph_info_t = filled(|out| otr!(otr_graph_info, graph, out))?;
+    let info: otr_graph_info_t = filled(|out| otr!(graph_info, graph, out))?;
     Ok(info.nodes)
 }
 
 pub(super) fn capture_info(stream: u64) -> Verdict<otr_capture_info_t> {
-    filled(|out| otr!(otr_capture_info, stream, out))
+    filled(|out| otr!(capture_info, stream, out))
 }
 
 pub(super) fn alloc(size: u64, stream: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_memory_alloc, 0, size, stream, out))
+    made(|out| otr!(memory_alloc, 0, size, stream, out))
 }
 
 #[track_caller]
 pub(super) fn fill(stream: u64, address: u64, size: u64, pattern: &[u8]) -> Verdict {
     let (pattern, width) = (pattern.as_ptr().cast(), pattern.len() as u32);
-    Ok(otr!(otr_fill, stream, address, size, pattern, width)?)
+    Ok(otr!(fill, stream, address, size, pattern, width)?)
 }
 
 /// Copies 64 bytes within the device.
 #[track_caller]
 pub(super) fn copy(stream: u64, to: u64, from: u64) -> Verdict {
     let kind = CopyKind::DeviceToDevice.raw();
-    Ok(otr!(otr_copy, stream, to, from, 64, kind)?)
+    Ok(otr!(copy, stream, to, from, 64, kind)?)
 }
 
 #[track_caller]
 pub(super) fn upload<T: Copy>(stream: u64, to: u64, from: &[T]) -> Verdict {
     let (size, kind) = (size_of_val(from) as u64, CopyKind::HostToDevice.raw());
-    otr!(otr_copy, stream, to, from.as_ptr() as u64, size, kind)?;
-    Ok(otr!(otr_stream_synchronize, stream)?)
+    otr!(copy, stream, to, from.as_ptr() as u64, size, kind)?;
+    Ok(otr!(stream_synchronize, stream)?)
 }
 
 #[track_caller]
 pub(super) fn download<T: Copy + Default>(stream: u64, from: u64, count: usize) -> Verdict<Vec<T>> {
     let mut to = vec![T::default(); count];
     let (size, kind) = (size_of_val(&to[..]) as u64, CopyKind::DeviceToHost.raw());
-    otr!(otr_copy, stream, to.as_mut_ptr() as u64, from, size, kind)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(copy, stream, to.as_mut_ptr() as u64, from, size, kind)?;
+    otr!(stream_synchronize, stream)?;
     Ok(to)
 }
 
 /// Whether a stream has finished.
 pub(super) fn finished(stream: u64) -> Verdict<bool> {
-    Ok(made(|out: *mut u32| otr!(otr_stream_query, stream, out))? == 1)
+    Ok(made(|out: *mut u32| otr!(stream_query, stream, out))? == 1)
 }
 
 /// Whether two numbers differ by no more than a tolerance.
@@ -373,7 +380,7 @@ pub(super) fn with_add<R>(
         scalar_count: 1,
         flags: 0,
     };
-    let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
+    let add = made(|out| otr!(operator_find, c"add".as_ptr(), out))?;
     Ok(call(add, &body)?)
 }
 
@@ -381,6 +388,6 @@ pub(super) fn with_add<R>(
 #[track_caller]
 pub(super) fn add(stream: u64, operands: (u64, u64, u64), count: i64, alpha: i64) -> Verdict {
     with_add(DType::F32, operands, count, alpha, |add, call| {
-        otr!(otr_operator_call, stream, add, call)
+        otr!(operator_call, stream, add, call)
     })
 }

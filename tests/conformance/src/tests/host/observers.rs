@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::Code;
-use outrigger_ffi::*;
 
 use super::{Refused, alloc, json, made, near, otr, refused, start, stats, stream, text};
 use crate::test::tests;
@@ -41,7 +41,7 @@ tests! { "host-abi.observer":
 const MIB: u64 = 1 << 20;
 
 fn free(address: u64) -> Verdict {
-    Ok(otr!(otr_memory_free, address)?)
+    Ok(otr!(memory_free, address)?)
 }
 
 /// An observation, kept beyond the observer's call.
@@ -74,7 +74,7 @@ impl Heard {
 
     /// Adds an observer that notes what it hears here.
     fn listen(&'static self, kinds: u32) -> Verdict<u64> {
-        made(|out| otr!(otr_observer_add, kinds, Some(hear), self.user(), out))
+        made(|out| otr!(observer_add, kinds, Some(hear), self.user(), out))
     }
 
     /// What was heard since the last time.
@@ -157,9 +157,9 @@ fn memory_is_observed(context: &Context) -> Verdict {
         "what does not apply"
     );
     for observer in observers {
-        otr!(otr_observer_remove, observer)?;
+        otr!(observer_remove, observer)?;
         refused(
-            otr!(otr_observer_remove, observer),
+            otr!(observer_remove, observer),
             Code::INVALID_HANDLE,
             "an observer that was removed",
         )?;
@@ -193,8 +193,8 @@ fn segments_are_observed(context: &Context) -> Verdict {
     free(alloc(30 * MIB, stream)?)?;
     equal!(heard.take().len(), 0, "observations of what is cached");
     let held = stats()?.reserved_bytes.current;
-    otr!(otr_device_synchronize, 0)?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(device_synchronize, 0)?;
+    otr!(memory_empty_cache, 0)?;
     equal!(
         sum(&heard.take(), OTR_OBSERVE_SEGMENT_FREE),
         held - stats()?.reserved_bytes.current,
@@ -211,7 +211,7 @@ fn failures_are_observed(context: &Context) -> Verdict {
     free(alloc(64, stream)?)?;
     equal!(heard.take().len(), 0, "what is heard where nothing fails");
     let told = refused(
-        otr!(otr_memory_alloc, 0, 1 << 50, stream, &mut 0),
+        otr!(memory_alloc, 0, 1 << 50, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "too much memory",
     )?;
@@ -243,13 +243,13 @@ unsafe extern "C" fn reenter(user: *mut c_void, _: *const otr_observation_t) {
     }
     let (mut address, mut observer) = (0, 0);
     let heard = Heard::new();
-    let outcome = otr!(otr_memory_alloc, 0, 64, inner.stream, &mut address)
-        .and_then(|()| otr!(otr_memory_free, address))
+    let outcome = otr!(memory_alloc, 0, 64, inner.stream, &mut address)
+        .and_then(|()| otr!(memory_free, address))
         .and_then(|()| {
             let (kinds, user) = (OTR_OBSERVE_FREE, heard.user());
-            otr!(otr_observer_add, kinds, Some(hear), user, &mut observer)
+            otr!(observer_add, kinds, Some(hear), user, &mut observer)
         })
-        .and_then(|()| otr!(otr_observer_remove, observer));
+        .and_then(|()| otr!(observer_remove, observer));
     if let Err(refused) = outcome {
         inner.failure.lock().expect("no panic").replace(refused);
     }
@@ -263,15 +263,7 @@ fn observers_may_call_the_library(context: &Context) -> Verdict {
         ..Inner::default()
     }));
     let user = std::ptr::from_ref(inner).cast_mut().cast();
-    let observer = made(|out| {
-        otr!(
-            otr_observer_add,
-            OTR_OBSERVE_ALLOC,
-            Some(reenter),
-            user,
-            out
-        )
-    })?;
+    let observer = made(|out| otr!(observer_add, OTR_OBSERVE_ALLOC, Some(reenter), user, out))?;
     free(alloc(64, stream)?)?;
     if let Some(refused) = inner.failure.lock().expect("no panic").take() {
         return Err(refused.into());
@@ -281,7 +273,7 @@ fn observers_may_call_the_library(context: &Context) -> Verdict {
         4,
         "calls: of the allocation, and of three that were made from within"
     );
-    Ok(otr!(otr_observer_remove, observer)?)
+    Ok(otr!(observer_remove, observer)?)
 }
 
 static INSIDE: AtomicBool = AtomicBool::new(false);
@@ -303,7 +295,7 @@ fn removing_waits_for_the_last_call(context: &Context) -> Verdict {
     for _ in 0..5 {
         let observer = made(|out| {
             otr!(
-                otr_observer_add,
+                observer_add,
                 OTR_OBSERVE_ALLOC,
                 Some(dawdle),
                 stream as *mut c_void,
@@ -315,7 +307,7 @@ fn removing_waits_for_the_last_call(context: &Context) -> Verdict {
                 return free(alloc(64, stream)?);
             }
             until(|| Ok(INSIDE.load(Ordering::SeqCst)))?;
-            otr!(otr_observer_remove, observer)?;
+            otr!(observer_remove, observer)?;
             check!(
                 !INSIDE.load(Ordering::SeqCst),
                 "no call of an observer that was removed is running"
@@ -330,7 +322,7 @@ static ITSELF: AtomicU64 = AtomicU64::new(0);
 static ANSWERS: Mutex<Vec<Code>> = Mutex::new(Vec::new());
 
 unsafe extern "C" fn remove_itself(_: *mut c_void, _: *const otr_observation_t) {
-    let answer = otr!(otr_observer_remove, ITSELF.load(Ordering::SeqCst));
+    let answer = otr!(observer_remove, ITSELF.load(Ordering::SeqCst));
     let code = answer.map_or_else(|refused| refused.code, |()| Code::OK);
     ANSWERS.lock().expect("no panic").push(code);
 }
@@ -338,13 +330,13 @@ unsafe extern "C" fn remove_itself(_: *mut c_void, _: *const otr_observation_t) 
 fn an_observer_cannot_remove_itself(context: &Context) -> Verdict {
     start(context)?;
     let (kinds, user) = (OTR_OBSERVE_FALLBACK, null_mut());
-    let observer = made(|out| otr!(otr_observer_add, kinds, Some(remove_itself), user, out))?;
+    let observer = made(|out| otr!(observer_add, kinds, Some(remove_itself), user, out))?;
     ITSELF.store(observer, Ordering::SeqCst);
-    otr!(otr_fallback_end, c"mine".as_ptr(), 1, 0)?;
+    otr!(fallback_end, c"mine".as_ptr(), 1, 0)?;
     let answers = || ANSWERS.lock().expect("no panic").clone();
     equal!(answers(), [Code::BUSY], "what it is told");
-    otr!(otr_observer_remove, observer)?;
-    otr!(otr_fallback_end, c"mine".as_ptr(), 1, 0)?;
+    otr!(observer_remove, observer)?;
+    otr!(fallback_end, c"mine".as_ptr(), 1, 0)?;
     equal!(answers().len(), 1, "calls after it was removed");
     Ok(())
 }
@@ -363,7 +355,7 @@ unsafe extern "C" fn release(user: *mut c_void, device: u32, needed: u64) -> u32
     let hoard = unsafe { &*user.cast::<Hoard>() };
     hoard.asked.lock().expect("no panic").push((device, needed));
     // What cannot be had here is an error, and nobody is asked again.
-    let answer = otr!(otr_memory_alloc, device, 1 << 50, hoard.stream, &mut 0);
+    let answer = otr!(memory_alloc, device, 1 << 50, hoard.stream, &mut 0);
     let refused = answer.is_err_and(|refused| refused.code == Code::OUT_OF_MEMORY);
     hoard.within.fetch_add(refused.into(), Ordering::SeqCst);
     let block = hoard.blocks.lock().expect("no panic").pop();
@@ -373,16 +365,16 @@ unsafe extern "C" fn release(user: *mut c_void, device: u32, needed: u64) -> u32
 fn pressure_comes_before_failure(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(memory_empty_cache, 0)?;
     let limit = stats()?.reserved_bytes.current + 64 * MIB;
-    otr!(otr_memory_set_limit, 0, limit)?;
+    otr!(memory_set_limit, 0, limit)?;
     let hoard: &'static Hoard = Box::leak(Box::new(Hoard {
         stream,
         blocks: Mutex::new(vec![alloc(24 * MIB, stream)?, alloc(24 * MIB, stream)?]),
         ..Hoard::default()
     }));
     let user = std::ptr::from_ref(hoard).cast_mut().cast();
-    let observer = made(|out| otr!(otr_observer_add_pressure, Some(release), user, out))?;
+    let observer = made(|out| otr!(observer_add_pressure, Some(release), user, out))?;
     let heard = Heard::new();
     heard.listen(OTR_OBSERVE_OUT_OF_MEMORY)?;
     let failures = || -> usize {
@@ -395,7 +387,7 @@ fn pressure_comes_before_failure(context: &Context) -> Verdict {
     equal!(failures(), 0, "failures where a block was enough");
 
     refused(
-        otr!(otr_memory_alloc, 0, 63 * MIB, stream, &mut 0),
+        otr!(memory_alloc, 0, 63 * MIB, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "more than all that can be released",
     )?;
@@ -414,9 +406,9 @@ fn pressure_comes_before_failure(context: &Context) -> Verdict {
         "requests from within, each refused"
     );
     equal!(failures(), 1, "failures that were observed");
-    otr!(otr_observer_remove, observer)?;
+    otr!(observer_remove, observer)?;
     refused(
-        otr!(otr_memory_alloc, 0, 63 * MIB, stream, &mut 0),
+        otr!(memory_alloc, 0, 63 * MIB, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "too much memory",
     )?;
@@ -426,17 +418,17 @@ fn pressure_comes_before_failure(context: &Context) -> Verdict {
 
 fn begin(operator: &std::ffi::CStr) -> Result<bool, Refused> {
     let mut first = 7;
-    otr!(otr_fallback_begin, operator.as_ptr(), &mut first)?;
+    otr!(fallback_begin, operator.as_ptr(), &mut first)?;
     Ok(first == 1)
 }
 
 fn fallbacks_are_counted(context: &Context) -> Verdict {
     start(context)?;
-    otr!(otr_fallback_reset)?;
+    otr!(fallback_reset)?;
     let heard = Heard::new();
     heard.listen(OTR_OBSERVE_FALLBACK)?;
     let end = |operator: &std::ffi::CStr, nanoseconds, bytes| {
-        otr!(otr_fallback_end, operator.as_ptr(), nanoseconds, bytes)
+        otr!(fallback_end, operator.as_ptr(), nanoseconds, bytes)
     };
     check!(!begin(c"cheap")?, "a warning, where nobody asked for it");
     end(c"cheap", 1000, 64)?;
@@ -444,7 +436,7 @@ fn fallbacks_are_counted(context: &Context) -> Verdict {
         begin(c"dear")?;
         end(c"dear", 2_000_000, 100)?;
     }
-    let report = json(|out| otr!(otr_fallback_report, out))?;
+    let report = json(|out| otr!(fallback_report, out))?;
     let told = |at: usize| {
         let one = &report[at];
         let (calls, bytes) = (one["calls"].as_u64(), one["staged_bytes"].as_u64());
@@ -468,10 +460,10 @@ fn fallbacks_are_counted(context: &Context) -> Verdict {
         "operator, time and bytes of the last"
     );
     // Calls of frameworks are timed with and without this.
-    otr!(otr_operator_timing, 1)?;
+    otr!(operator_timing, 1)?;
     end(c"cheap", 1000, 0)?;
-    otr!(otr_operator_timing, 0)?;
-    let report = json(|out| otr!(otr_operator_report, out))?;
+    otr!(operator_timing, 0)?;
+    let report = json(|out| otr!(operator_report, out))?;
     let cheap = report
         .as_array()
         .and_then(|rows| rows.iter().find(|row| row["operator"] == "cheap"));
@@ -481,32 +473,32 @@ fn fallbacks_are_counted(context: &Context) -> Verdict {
         Some((Some("framework"), Some(2))),
         "place and timed calls"
     );
-    otr!(otr_fallback_reset)?;
-    let report = json(|out| otr!(otr_fallback_report, out))?;
+    otr!(fallback_reset)?;
+    let report = json(|out| otr!(fallback_report, out))?;
     equal!(report, serde_json::json!([]), "counts that were forgotten");
     Ok(())
 }
 
 fn modes_of_fallbacks(context: &Context) -> Verdict {
     start(context)?;
-    let mode = || made::<u32>(|out| otr!(otr_fallback_mode, out));
+    let mode = || made::<u32>(|out| otr!(fallback_mode, out));
     equal!(mode()?, OTR_FALLBACK_SILENT, "the mode without a variable");
-    otr!(otr_fallback_set_mode, OTR_FALLBACK_WARN)?;
+    otr!(fallback_set_mode, OTR_FALLBACK_WARN)?;
     equal!(mode()?, OTR_FALLBACK_WARN, "the mode that was set");
     equal!(
         [begin(c"one")?, begin(c"one")?, begin(c"two")?],
         [true, false, true],
         "warnings: the first of each operator"
     );
-    otr!(otr_fallback_reset)?;
+    otr!(fallback_reset)?;
     check!(begin(c"one")?, "a warning after all was forgotten");
     refused(
-        otr!(otr_fallback_set_mode, 3),
+        otr!(fallback_set_mode, 3),
         Code::INVALID_ARGUMENT,
         "a mode that there is not",
     )?;
     equal!(mode()?, OTR_FALLBACK_WARN, "the mode after a refused one");
-    otr!(otr_fallback_set_mode, OTR_FALLBACK_ERROR)?;
+    otr!(fallback_set_mode, OTR_FALLBACK_ERROR)?;
     let told = refused(
         begin(c"aten::nothing").map(drop),
         Code::UNSUPPORTED,
@@ -517,7 +509,7 @@ fn modes_of_fallbacks(context: &Context) -> Verdict {
         Some("aten::nothing"),
         "H3: the operator of the failure"
     );
-    otr!(otr_fallback_set_mode, OTR_FALLBACK_SILENT)?;
+    otr!(fallback_set_mode, OTR_FALLBACK_SILENT)?;
     begin(c"aten::nothing")?;
     Ok(())
 }

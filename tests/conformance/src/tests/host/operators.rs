@@ -9,7 +9,7 @@ use outrigger_device::{Code, DType};
 pub(super) use super::super::operators::operand::empty_call;
 use super::super::operators::operand::{Arguments, Operand, Runner};
 use super::super::operators::sample::Sample;
-use outrigger_ffi::OTR_CALL_DEVICE_ONLY;
+use crate::tests::host::bindings::OTR_CALL_DEVICE_ONLY;
 
 use super::{
     Refused, alloc, begin, download, end, executable, json, made, nodes, otr, refused, replay,
@@ -46,13 +46,13 @@ impl Host {
             Err(refused) if refused.code == Code::UNSUPPORTED => return Ok(false),
             outcome => outcome?,
         }
-        otr!(otr_stream_synchronize, self.stream)?;
+        otr!(stream_synchronize, self.stream)?;
         Ok(true)
     }
 
     fn submit(&self, call: &otr_operator_call_t) -> Verdict<Result<(), Refused>> {
-        let id = made(|out| otr!(otr_operator_find, call.name, out))?;
-        Ok(otr!(otr_operator_call, self.stream, id, call))
+        let id = made(|out| otr!(operator_find, call.name, out))?;
+        Ok(otr!(operator_call, self.stream, id, call))
     }
 }
 
@@ -69,7 +69,7 @@ impl Runner for Host {
 
     fn run(&self, call: &otr_operator_call_t) -> Verdict<bool> {
         self.submit(call)??;
-        otr!(otr_stream_synchronize, self.stream)?;
+        otr!(stream_synchronize, self.stream)?;
         Ok(true)
     }
 
@@ -115,7 +115,7 @@ tests! { "ops.call":
 fn a_wrong_call_is_refused(context: &Context) -> Verdict {
     let host = host(context)?;
     let stream = host.stream;
-    let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
+    let add = made(|out| otr!(operator_find, c"add".as_ptr(), out))?;
     let a = Operand::dense(&host, DType::F32, &[4], &[1.0; 4])?;
     let other = Operand::dense(&host, DType::F32, &[5], &[1.0; 5])?;
     let out = Operand::dense(&host, DType::F32, &[4], &[9.0; 4])?;
@@ -129,24 +129,24 @@ fn a_wrong_call_is_refused(context: &Context) -> Verdict {
     ] {
         (wrong.input_count, wrong.output_count) = (inputs, outputs);
         refused(
-            otr!(otr_operator_call, stream, add, &wrong),
+            otr!(operator_call, stream, add, &wrong),
             Code::INVALID_ARGUMENT,
             what,
         )?;
     }
     refused(
-        otr!(otr_operator_call, stream, u32::MAX, &wrong),
+        otr!(operator_call, stream, u32::MAX, &wrong),
         Code::NOT_FOUND,
         "an operator that does not exist",
     )
     .or_else(|_| {
         refused(
-            otr!(otr_operator_call, stream, u32::MAX, &wrong),
+            otr!(operator_call, stream, u32::MAX, &wrong),
             Code::INVALID_ARGUMENT,
             "an operator that does not exist",
         )
     })?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     equal!(
         out.values(&host, "the output")?,
         [9.0; 4],
@@ -214,7 +214,7 @@ fn numbers_that_do_not_fit(context: &Context) -> Verdict {
     let answer = fill_with(&host, address, DType::U8, scalar(DType::I64, 300))?;
     refused(answer, Code::INVALID_ARGUMENT, "a call in a capture")?;
     refused(
-        otr!(otr_capture_end, stream, &mut 0),
+        otr!(capture_end, stream, &mut 0),
         Code::INVALID_ARGUMENT,
         "the end of that capture",
     )?;
@@ -224,7 +224,7 @@ fn numbers_that_do_not_fit(context: &Context) -> Verdict {
 fn operands_that_no_memory_could_hold(context: &Context) -> Verdict {
     let host = host(context)?;
     let address = alloc(1 << 20, host.stream)?;
-    let graph = made(|out| otr!(otr_graph_create, 0, 0, out))?;
+    let graph = made(|out| otr!(graph_create, 0, 0, out))?;
     type Layout = ([i64; 2], [i64; 2]);
     let (huge, fine): (i64, Layout) = (1 << 32, ([4, 4], [4, 1]));
     let wrong: [(Layout, &str); 9] = [
@@ -254,19 +254,11 @@ fn operands_that_no_memory_could_hold(context: &Context) -> Verdict {
             let (inputs, outputs) = ([first, second], [output]);
             let call = call_of(&inputs, &outputs);
             for name in [c"mul", c"mm"] {
-                let id = made(|out| otr!(otr_operator_find, name.as_ptr(), out))?;
+                let id = made(|out| otr!(operator_find, name.as_ptr(), out))?;
                 let mut node = 0x5a;
                 for answer in [
-                    otr!(otr_operator_call, host.stream, id, &call),
-                    otr!(
-                        otr_graph_add_operator,
-                        graph,
-                        null(),
-                        0,
-                        id,
-                        &call,
-                        &mut node
-                    ),
+                    otr!(operator_call, host.stream, id, &call),
+                    otr!(graph_add_operator, graph, null(), 0, id, &call, &mut node),
                 ] {
                     let told = refused(answer, Code::INVALID_ARGUMENT, number)?;
                     for part in [operand, number] {
@@ -278,23 +270,23 @@ fn operands_that_no_memory_could_hold(context: &Context) -> Verdict {
         }
     }
     equal!(nodes(graph)?, 0, "nodes that were added");
-    Ok(otr!(otr_stream_synchronize, host.stream)?)
+    Ok(otr!(stream_synchronize, host.stream)?)
 }
 
 fn what_is_not_there_is_unsupported(context: &Context) -> Verdict {
     let host = host(context)?;
     let stream = host.stream;
-    let exp = made(|out| otr!(otr_operator_find, c"exp".as_ptr(), out))?;
+    let exp = made(|out| otr!(operator_find, c"exp".as_ptr(), out))?;
     let a = Operand::dense(&host, DType::I32, &[4], &[1.0; 4])?;
     let out = Operand::dense(&host, DType::I32, &[4], &[9.0; 4])?;
     let (inputs, outputs) = ([a.tensor()], [out.tensor()]);
     let call = call_of(&inputs, &outputs);
     refused(
-        otr!(otr_operator_call, stream, exp, &call),
+        otr!(operator_call, stream, exp, &call),
         Code::UNSUPPORTED,
         "exp to integers",
     )?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     equal!(out.values(&host, "the output")?, [9.0; 4], "the output");
     Ok(())
 }
@@ -306,22 +298,22 @@ fn an_index_out_of_bounds_fails_the_stream(context: &Context) -> Verdict {
     let indices = Operand::dense(&host, DType::I64, &[2], &[0.0, 7.0])?;
     let out = Operand::dense(&host, DType::F32, &[2, 2], &[9.0; 4])?;
     let (inputs, outputs) = ([weight.tensor(), indices.tensor()], [out.tensor()]);
-    let embedding = made(|out| otr!(otr_operator_find, c"embedding".as_ptr(), out))?;
+    let embedding = made(|out| otr!(operator_find, c"embedding".as_ptr(), out))?;
     let call = call_of(&inputs, &outputs);
     // By itself, and in a replay.
-    otr!(otr_operator_call, stream, embedding, &call)?;
+    otr!(operator_call, stream, embedding, &call)?;
     let told = refused(
-        otr!(otr_stream_synchronize, stream),
+        otr!(stream_synchronize, stream),
         Code::OUT_OF_RANGE,
         "the stream",
     )?;
     equal!(told.stream, stream, "H3: the stream of the status");
     begin(stream)?;
-    otr!(otr_operator_call, stream, embedding, &call)?;
+    otr!(operator_call, stream, embedding, &call)?;
     let exec = executable(end(stream)?)?;
     replay(exec, stream)?;
     let failure = refused(
-        otr!(otr_stream_synchronize, stream),
+        otr!(stream_synchronize, stream),
         Code::OUT_OF_RANGE,
         "the stream of a replay",
     )?;
@@ -338,7 +330,7 @@ fn an_index_out_of_bounds_fails_the_stream(context: &Context) -> Verdict {
             .is_none_or(|name| name.contains("embedding")),
         "H3: the operator of the status"
     );
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     out.values(&host, "the output, around which nothing is written")?;
     Ok(())
 }
@@ -346,7 +338,7 @@ fn an_index_out_of_bounds_fails_the_stream(context: &Context) -> Verdict {
 fn a_chain_of_calls(context: &Context) -> Verdict {
     let host = host(context)?;
     let stream = host.stream;
-    let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
+    let add = made(|out| otr!(operator_find, c"add".as_ptr(), out))?;
     let (x, one) = (
         Operand::dense(&host, DType::F32, &[5000], &[0.0; 5000])?,
         Operand::dense(&host, DType::F32, &[5000], &[1.0; 5000])?,
@@ -354,9 +346,9 @@ fn a_chain_of_calls(context: &Context) -> Verdict {
     let (inputs, outputs) = ([x.tensor(), one.tensor()], [x.tensor()]);
     let call = call_of(&inputs, &outputs);
     for _ in 0..200 {
-        otr!(otr_operator_call, stream, add, &call)?;
+        otr!(operator_call, stream, add, &call)?;
     }
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     equal!(
         x.values(&host, "the sum")?,
         vec![200.0; 5000],
@@ -446,7 +438,7 @@ pub(in crate::tests) mod own {
 
 /// The row of an operator in the report.
 fn row(operator: &str) -> Verdict<Option<serde_json::Value>> {
-    let report = json(|out| otr!(otr_operator_report, out))?;
+    let report = json(|out| otr!(operator_report, out))?;
     let rows = report.as_array().cloned().unwrap_or_default();
     Ok(rows.into_iter().find(|row| row["operator"] == operator))
 }
@@ -459,19 +451,19 @@ fn neg(host: &Host, flags: u32) -> Verdict<Result<(), Refused>> {
     call.flags = flags;
     call.name = c"neg".as_ptr();
     let answer = host.submit(&call)?;
-    otr!(otr_stream_synchronize, host.stream)?;
+    otr!(stream_synchronize, host.stream)?;
     Ok(answer)
 }
 
 fn calls_are_counted_where_they_run(context: &Context) -> Verdict {
     let host = host(context)?;
-    otr!(otr_fallback_reset)?;
+    otr!(fallback_reset)?;
     for _ in 0..3 {
         neg(&host, 0)??;
     }
-    otr!(otr_operator_timing, 1)?;
+    otr!(operator_timing, 1)?;
     neg(&host, 0)??;
-    otr!(otr_operator_timing, 0)?;
+    otr!(operator_timing, 0)?;
     neg(&host, 0)??;
     let Some(row) = row("neg")? else {
         return Err(Failure::new(
@@ -490,32 +482,29 @@ fn calls_are_counted_where_they_run(context: &Context) -> Verdict {
     );
     let seconds = row["seconds"].as_f64().unwrap_or_default();
     check!(seconds != 0.0, "a timed call took {seconds} seconds");
-    otr!(otr_fallback_reset)?;
-    let report = json(|out| otr!(otr_operator_report, out))?;
+    otr!(fallback_reset)?;
+    let report = json(|out| otr!(operator_report, out))?;
     equal!(report, serde_json::json!([]), "counts that were forgotten");
     Ok(())
 }
 
 fn policies_hold_for_their_place(context: &Context) -> Verdict {
     let host = host(context)?;
-    let policy = || string(|out| otr!(otr_fallback_policy, out));
-    otr!(
-        otr_fallback_set_policy,
-        c"framework:error,host:warn".as_ptr()
-    )?;
+    let policy = || string(|out| otr!(fallback_policy, out));
+    otr!(fallback_set_policy, c"framework:error,host:warn".as_ptr())?;
     equal!(
         policy()?,
         "framework:error,host:warn",
         "the policy that was set"
     );
     refused(
-        otr!(otr_fallback_begin, c"aten::nothing".as_ptr(), &mut 0),
+        otr!(fallback_begin, c"aten::nothing".as_ptr(), &mut 0),
         Code::UNSUPPORTED,
         "a kernel of the framework where they are forbidden",
     )?;
     neg(&host, 0)??;
     let told = refused(
-        otr!(otr_fallback_set_policy, c"host:loud".as_ptr()),
+        otr!(fallback_set_policy, c"host:loud".as_ptr()),
         Code::INVALID_ARGUMENT,
         "a mode that there is not",
     )?;
@@ -529,13 +518,13 @@ fn policies_hold_for_their_place(context: &Context) -> Verdict {
         "framework:error,host:warn",
         "the policy after a refused one"
     );
-    otr!(otr_fallback_set_policy, c"host:error".as_ptr())?;
+    otr!(fallback_set_policy, c"host:error".as_ptr())?;
     equal!(
         policy()?,
         "framework:silent,host:error",
         "what is not named is silent"
     );
-    otr!(otr_fallback_reset)?;
+    otr!(fallback_reset)?;
     if let Err(told) = neg(&host, 0)? {
         equal!(
             told.code,
@@ -555,16 +544,16 @@ fn policies_hold_for_their_place(context: &Context) -> Verdict {
             "what runs while host kernels are forbidden"
         );
     }
-    otr!(otr_fallback_set_policy, c"silent".as_ptr())?;
+    otr!(fallback_set_policy, c"silent".as_ptr())?;
     equal!(policy()?, "silent", "one mode for both places");
     Ok(neg(&host, 0)??)
 }
 
 fn a_call_for_the_driver_alone(context: &Context) -> Verdict {
     let host = host(context)?;
-    let id = made(|out| otr!(otr_operator_find, c"neg".as_ptr(), out))?;
-    let offered: u32 = made(|out| otr!(otr_operator_offered, 0, id, out))?;
-    otr!(otr_fallback_reset)?;
+    let id = made(|out| otr!(operator_find, c"neg".as_ptr(), out))?;
+    let offered: u32 = made(|out| otr!(operator_offered, 0, id, out))?;
+    otr!(fallback_reset)?;
     match neg(&host, OTR_CALL_DEVICE_ONLY)? {
         Ok(()) => {
             equal!(offered, 1, "R45: an operator of the driver is offered");
@@ -582,7 +571,7 @@ fn a_call_for_the_driver_alone(context: &Context) -> Verdict {
         ),
     }
     refused(
-        otr!(otr_operator_offered, 0, u32::MAX, &mut 0),
+        otr!(operator_offered, 0, u32::MAX, &mut 0),
         Code::NOT_FOUND,
         "an operator that there is not",
     )?;
@@ -591,8 +580,7 @@ fn a_call_for_the_driver_alone(context: &Context) -> Verdict {
 
 fn schema_names_have_numbers(context: &Context) -> Verdict {
     start(context)?;
-    let find =
-        |name: &std::ffi::CStr| made::<u32>(|out| otr!(otr_operator_find, name.as_ptr(), out));
+    let find = |name: &std::ffi::CStr| made::<u32>(|out| otr!(operator_find, name.as_ptr(), out));
     let grid = find(c"aten::grid_sampler_2d")?;
     equal!(
         find(c"aten::grid_sampler_2d")?,
@@ -617,5 +605,5 @@ fn schema_names_have_numbers(context: &Context) -> Verdict {
 }
 
 fn made_raw(name: &std::ffi::CStr) -> Result<(), Refused> {
-    otr!(otr_operator_find, name.as_ptr(), &mut 0)
+    otr!(operator_find, name.as_ptr(), &mut 0)
 }

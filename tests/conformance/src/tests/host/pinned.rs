@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, CopyKind};
-use outrigger_ffi::*;
 
 use super::work::hold;
 use super::{alloc, download, fill, filled, json, made, otr, refused, start, stream};
@@ -31,16 +31,16 @@ const MIB: u64 = 1 << 20;
 #[track_caller]
 pub(super) fn pinned(size: u64) -> Verdict<*mut c_void> {
     let mut pointer = null_mut();
-    otr!(otr_host_alloc, size, &mut pointer)?;
+    otr!(host_alloc, size, &mut pointer)?;
     Ok(pointer)
 }
 
 fn is_pinned(pointer: *const c_void) -> Verdict<bool> {
-    Ok(made(|out: *mut u32| otr!(otr_host_is_pinned, pointer, out))? == 1)
+    Ok(made(|out: *mut u32| otr!(host_is_pinned, pointer, out))? == 1)
 }
 
 fn host_stats() -> Verdict<otr_memory_stats_t> {
-    filled(|out| otr!(otr_host_stats, out))
+    filled(|out| otr!(host_stats, out))
 }
 
 /// Fills pinned memory that no work uses.
@@ -56,19 +56,19 @@ fn it_is_host_memory(context: &Context) -> Verdict {
     let (host, device) = (pinned(size)?, alloc(size, stream)?);
     write(host, size as usize, 6);
     let (up, down) = (CopyKind::HostToDevice.raw(), CopyKind::DeviceToHost.raw());
-    otr!(otr_copy, stream, device, host as u64, size, up)?;
+    otr!(copy, stream, device, host as u64, size, up)?;
     equal!(
         download::<u8>(stream, device, size as usize)?,
         vec![6; size as usize],
         "what was copied from pinned memory"
     );
     fill(stream, device, size, &[9])?;
-    otr!(otr_copy, stream, host as u64, device, size, down)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(copy, stream, host as u64, device, size, down)?;
+    otr!(stream_synchronize, stream)?;
     // SAFETY: allocated above with this size, and the copy to it has finished.
     let bytes = unsafe { std::slice::from_raw_parts(host.cast::<u8>(), size as usize) };
     equal!(bytes, vec![9; size as usize], "what was copied to it");
-    Ok(otr!(otr_host_free, host)?)
+    Ok(otr!(host_free, host)?)
 }
 
 fn it_is_told_apart(context: &Context) -> Verdict {
@@ -84,35 +84,32 @@ fn it_is_told_apart(context: &Context) -> Verdict {
     check!(!is_pinned(elsewhere)?, "memory of the test is not pinned");
     check!(!is_pinned(null_mut())?, "NULL is not pinned");
     equal!(pinned(0)?, null_mut(), "0 bytes");
-    otr!(otr_host_free, null_mut())?;
+    otr!(host_free, null_mut())?;
     let wrong = [
-        ("memory of the test", otr!(otr_host_free, elsewhere)),
-        (
-            "an offset",
-            otr!(otr_host_free, pointer.wrapping_byte_add(64)),
-        ),
+        ("memory of the test", otr!(host_free, elsewhere)),
+        ("an offset", otr!(host_free, pointer.wrapping_byte_add(64))),
         (
             "an address of the device",
-            otr!(otr_host_free, alloc(64, stream()?)? as *mut c_void),
+            otr!(host_free, alloc(64, stream()?)? as *mut c_void),
         ),
         (
             "a use of memory of the test",
-            otr!(otr_host_record_stream, elsewhere, stream()?),
+            otr!(host_record_stream, elsewhere, stream()?),
         ),
     ];
     for (what, answer) in wrong {
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
     check!(is_pinned(pointer)?, "it is pinned after refused frees");
-    otr!(otr_host_free, pointer)?;
+    otr!(host_free, pointer)?;
     check!(!is_pinned(pointer)?, "freed memory is not pinned");
     refused(
-        otr!(otr_host_free, pointer),
+        otr!(host_free, pointer),
         Code::INVALID_ARGUMENT,
         "a second free",
     )?;
     refused(
-        otr!(otr_memory_free, pointer as u64),
+        otr!(memory_free, pointer as u64),
         Code::INVALID_ARGUMENT,
         "a free as memory of a device",
     )?;
@@ -128,9 +125,9 @@ fn recorded_streams_hold_it(context: &Context) -> Verdict {
         let (pointer, gate) = (pinned(size)?, Gate::new());
         write(pointer, size as usize, round);
         hold(stream, &gate)?;
-        otr!(otr_copy, stream, kept, pointer as u64, size, kind)?;
-        otr!(otr_host_record_stream, pointer, stream)?;
-        otr!(otr_host_free, pointer)?;
+        otr!(copy, stream, kept, pointer as u64, size, kind)?;
+        otr!(host_record_stream, pointer, stream)?;
+        otr!(host_free, pointer)?;
         // Were the same memory given out now, this is what would be copied.
         let another = pinned(size)?;
         check!(another != pointer, "the copy still uses it");
@@ -141,14 +138,14 @@ fn recorded_streams_hold_it(context: &Context) -> Verdict {
             vec![round; size as usize],
             "what the stream copied"
         );
-        otr!(otr_host_free, another)?;
+        otr!(host_free, another)?;
     }
     Ok(())
 }
 
 fn statistics(context: &Context) -> Verdict {
     start(context)?;
-    otr!(otr_host_reset_accumulated)?;
+    otr!(host_reset_accumulated)?;
     let before = host_stats()?;
     let (small, large) = (pinned(1000)?, pinned(3 * MIB)?);
     let in_use = host_stats()?;
@@ -158,14 +155,14 @@ fn statistics(context: &Context) -> Verdict {
         "bytes that were asked for"
     );
     equal!(in_use.allocations.allocated, 2, "blocks since the reset");
-    let names = json(|out| otr!(otr_host_stats_json, out))?;
+    let names = json(|out| otr!(host_stats_json, out))?;
     equal!(
         names["requested_bytes.all.current"],
         in_use.requested_bytes.current,
         "the same as JSON"
     );
-    otr!(otr_host_free, small)?;
-    otr!(otr_host_free, large)?;
+    otr!(host_free, small)?;
+    otr!(host_free, large)?;
     let freed = host_stats()?;
     equal!(
         (freed.requested_bytes.current, freed.requested_bytes.peak),
@@ -175,7 +172,7 @@ fn statistics(context: &Context) -> Verdict {
         ),
         "bytes in use and their peak"
     );
-    otr!(otr_host_reset_peak)?;
+    otr!(host_reset_peak)?;
     equal!(
         host_stats()?.requested_bytes.peak,
         before.requested_bytes.current,
@@ -186,25 +183,25 @@ fn statistics(context: &Context) -> Verdict {
         2,
         "counts that were not reset"
     );
-    otr!(otr_host_reset_accumulated)?;
+    otr!(host_reset_accumulated)?;
     equal!(host_stats()?.allocations.freed, 0, "counts that were reset");
     Ok(())
 }
 
 fn limits(context: &Context) -> Verdict {
     start(context)?;
-    otr!(otr_host_empty_cache)?;
+    otr!(host_empty_cache)?;
     let base = host_stats()?.reserved_bytes.current;
-    otr!(otr_host_set_limit, base + 40 * MIB)?;
+    otr!(host_set_limit, base + 40 * MIB)?;
     let first = pinned(24 * MIB)?;
     let mut pointer = null_mut();
     refused(
-        otr!(otr_host_alloc, 24 * MIB, &mut pointer),
+        otr!(host_alloc, 24 * MIB, &mut pointer),
         Code::OUT_OF_HOST_MEMORY,
         "more than the limit has room for",
     )?;
     check!(pointer.is_null(), "H2: the output of a failed call");
-    otr!(otr_host_free, first)?;
+    otr!(host_free, first)?;
     check!(
         host_stats()?.reserved_bytes.current >= base + 24 * MIB,
         "freed memory is cached"
@@ -212,12 +209,12 @@ fn limits(context: &Context) -> Verdict {
     // Another size: what is cached is given back for it.
     let second = pinned(36 * MIB)?;
     write(second, 36 << 20, 1);
-    otr!(otr_host_set_limit, u64::MAX)?;
+    otr!(host_set_limit, u64::MAX)?;
     let third = pinned(24 * MIB)?;
     write(third, 24 << 20, 1);
-    otr!(otr_host_free, second)?;
-    otr!(otr_host_free, third)?;
-    otr!(otr_host_empty_cache)?;
+    otr!(host_free, second)?;
+    otr!(host_free, third)?;
+    otr!(host_empty_cache)?;
     equal!(
         host_stats()?.reserved_bytes.current,
         base,

@@ -4,8 +4,8 @@ pub(in crate::tests) mod asleep;
 
 use std::ptr::null_mut;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, CopyKind};
-use outrigger_ffi::*;
 use serde_json::Value;
 
 use super::{
@@ -41,23 +41,23 @@ tests! { "host-abi.pool":
 const MIB: u64 = 1 << 20;
 
 fn pool() -> Verdict<u64> {
-    made(|out| otr!(otr_pool_create, 0, out))
+    made(|out| otr!(pool_create, 0, out))
 }
 
 fn figures(pool: u64) -> Verdict<otr_pool_info_t> {
-    filled(|out| otr!(otr_pool_info, pool, out))
+    filled(|out| otr!(pool_info, pool, out))
 }
 
 fn pool_alloc(pool: u64, size: u64, stream: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_pool_alloc, pool, size, stream, out))
+    made(|out| otr!(pool_alloc, pool, size, stream, out))
 }
 
 fn facts(address: u64) -> Verdict<otr_pointer_info_t> {
-    filled(|out| otr!(otr_memory_pointer_info, address, out))
+    filled(|out| otr!(memory_pointer_info, address, out))
 }
 
 fn free(address: u64) -> Verdict {
-    Ok(otr!(otr_memory_free, address)?)
+    Ok(otr!(memory_free, address)?)
 }
 
 /// The pool of which new memory is.
@@ -74,7 +74,7 @@ fn pool_of_new(stream: u64) -> Verdict<u64> {
 }
 
 fn begin_use(pool: u64, stream: u64) -> Verdict {
-    Ok(otr!(otr_pool_begin_use, pool, stream)?)
+    Ok(otr!(pool_begin_use, pool, stream)?)
 }
 
 fn uses_of_pools(context: &Context) -> Verdict {
@@ -94,15 +94,15 @@ fn uses_of_pools(context: &Context) -> Verdict {
         equal!(pool_of_new(second)?, 0, "the pool of another thread");
         begin_use(inner, 0)?;
         equal!(pool_of_new(first)?, inner, "the use of that thread");
-        Ok(otr!(otr_pool_end_use, inner)?)
+        Ok(otr!(pool_end_use, inner)?)
     })?;
-    otr!(otr_pool_end_use, inner)?;
+    otr!(pool_end_use, inner)?;
     equal!(pool_of_new(second)?, outer, "the outer use");
     // A pool that is named comes before one that is used.
     let named = pool_alloc(inner, 500, first)?;
     equal!(facts(named)?.pool, inner, "the pool that was named");
     free(named)?;
-    otr!(otr_pool_end_use, outer)?;
+    otr!(pool_end_use, outer)?;
     equal!(pool_of_new(first)?, 0, "the pool without a use");
     Ok(())
 }
@@ -114,13 +114,13 @@ fn uses_end_in_order(context: &Context) -> Verdict {
     begin_use(outer, 0)?;
     begin_use(inner, 0)?;
     refused(
-        otr!(otr_pool_end_use, outer),
+        otr!(pool_end_use, outer),
         Code::INVALID_ARGUMENT,
         "the end of the outer use first",
     )?;
     threads(1, |_| {
         refused(
-            otr!(otr_pool_end_use, inner),
+            otr!(pool_end_use, inner),
             Code::INVALID_ARGUMENT,
             "the end of another thread's use",
         )?;
@@ -128,15 +128,15 @@ fn uses_end_in_order(context: &Context) -> Verdict {
     })?;
     equal!(pool_of_new(stream)?, inner, "the use after refused ends");
     refused(
-        otr!(otr_pool_begin_use, outer, 77),
+        otr!(pool_begin_use, outer, 77),
         Code::INVALID_HANDLE,
         "a use for a stream that is none",
     )?;
     equal!(pool_of_new(stream)?, inner, "the use after a refused one");
-    otr!(otr_pool_end_use, inner)?;
-    otr!(otr_pool_end_use, outer)?;
+    otr!(pool_end_use, inner)?;
+    otr!(pool_end_use, outer)?;
     refused(
-        otr!(otr_pool_end_use, outer),
+        otr!(pool_end_use, outer),
         Code::INVALID_ARGUMENT,
         "one end too many",
     )?;
@@ -184,9 +184,9 @@ fn a_pool_is_apart(context: &Context) -> Verdict {
     );
     fill(stream, large, 5 * MIB, &[1])?;
     free(large)?;
-    otr!(otr_device_synchronize, 0)?;
-    otr!(otr_memory_empty_cache, 0)?;
-    otr!(otr_memory_trim, 0, 0, null_mut())?;
+    otr!(device_synchronize, 0)?;
+    otr!(memory_empty_cache, 0)?;
+    otr!(memory_trim, 0, 0, null_mut())?;
     let cached = figures(pool)?;
     equal!(
         (cached.reserved_bytes, cached.peak_allocated_bytes),
@@ -208,22 +208,22 @@ fn a_pool_is_apart(context: &Context) -> Verdict {
     for address in [small, shared, again] {
         free(address)?;
     }
-    Ok(otr!(otr_pool_destroy, pool)?)
+    Ok(otr!(pool_destroy, pool)?)
 }
 
 fn memory_outlives_the_handle(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(memory_empty_cache, 0)?;
     let (before, pool) = (stats()?.reserved_bytes.current, pool()?);
     let number = figures(pool)?.number;
     let kept = pool_alloc(pool, 3 * MIB, stream)?;
     fill(stream, kept, 3 * MIB, &[5])?;
     begin_use(pool, 0)?;
     equal!(figures(pool)?.users, 1, "users");
-    otr!(otr_pool_destroy, pool)?;
+    otr!(pool_destroy, pool)?;
     refused(
-        otr!(otr_pool_alloc, pool, 64, stream, &mut 0),
+        otr!(pool_alloc, pool, 64, stream, &mut 0),
         Code::INVALID_HANDLE,
         "memory of a pool whose handle is gone",
     )?;
@@ -234,7 +234,7 @@ fn memory_outlives_the_handle(context: &Context) -> Verdict {
         (0, number),
         "handle and number of the pool of late memory"
     );
-    otr!(otr_pool_end_use, pool)?;
+    otr!(pool_end_use, pool)?;
     equal!(
         download::<u8>(stream, kept, 64)?,
         [5; 64],
@@ -242,8 +242,8 @@ fn memory_outlives_the_handle(context: &Context) -> Verdict {
     );
     free(kept)?;
     free(late)?;
-    otr!(otr_device_synchronize, 0)?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(device_synchronize, 0)?;
+    otr!(memory_empty_cache, 0)?;
     equal!(
         stats()?.reserved_bytes.current,
         before,
@@ -259,12 +259,12 @@ fn limits(context: &Context) -> Verdict {
     fill(stream, kept, 4 * MIB, &[2])?;
     let used = figures(pool)?;
     let limit = used.allocated_bytes + MIB;
-    otr!(otr_pool_set_limit, pool, limit)?;
+    otr!(pool_set_limit, pool, limit)?;
     equal!(figures(pool)?.limit, limit, "the limit that was set");
     for size in [MIB + 1, 8 * MIB, u64::MAX] {
         let mut out = 0x5a;
         refused(
-            otr!(otr_pool_alloc, pool, size, stream, &mut out),
+            otr!(pool_alloc, pool, size, stream, &mut out),
             Code::OUT_OF_MEMORY,
             &format!("{size} bytes more"),
         )?;
@@ -278,13 +278,13 @@ fn limits(context: &Context) -> Verdict {
     free(pool_alloc(pool, MIB, stream)?)?;
     // What all share is under no such limit, and neither is another pool.
     free(alloc(8 * MIB, stream)?)?;
-    otr!(otr_pool_set_limit, pool, 0)?;
+    otr!(pool_set_limit, pool, 0)?;
     equal!(
         download::<u8>(stream, kept, 64)?,
         [2; 64],
         "what is in use stays"
     );
-    otr!(otr_pool_set_limit, pool, u64::MAX)?;
+    otr!(pool_set_limit, pool, u64::MAX)?;
     free(pool_alloc(pool, 8 * MIB, stream)?)?;
     free(kept)
 }
@@ -297,7 +297,7 @@ fn snapshots(context: &Context) -> Verdict {
         pool_alloc(pool, 700, stream)?,
         pool_alloc(pool, 5 * MIB, stream)?,
     ];
-    let snapshot = json(|out| otr!(otr_pool_snapshot, pool, out))?;
+    let snapshot = json(|out| otr!(pool_snapshot, pool, out))?;
     let segments: Vec<&Value> = snapshot["segments"]
         .as_array()
         .into_iter()
@@ -335,15 +335,15 @@ fn graphs_share_a_pool(context: &Context) -> Verdict {
     let (stream, pool) = (stream()?, pool()?);
     let result = alloc(64, stream)?;
     let captured = |value: u8| {
-        otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
+        otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
         let inner = alloc(MIB, stream)?;
         fill(stream, inner, MIB, &[value])?;
         let kind = CopyKind::DeviceToDevice.raw();
-        otr!(otr_copy, stream, result, inner + MIB - 64, 64, kind)?;
+        otr!(copy, stream, result, inner + MIB - 64, 64, kind)?;
         free(inner)?;
         let graph = end(stream)?;
         let exec = executable(graph)?;
-        otr!(otr_graph_destroy, graph)?;
+        otr!(graph_destroy, graph)?;
         Verdict::Ok(exec)
     };
     let (first, second) = (captured(1)?, captured(2)?);
@@ -360,9 +360,9 @@ fn graphs_share_a_pool(context: &Context) -> Verdict {
         held.reserved_bytes
     );
     // The pool lives on in them.
-    otr!(otr_pool_destroy, pool)?;
+    otr!(pool_destroy, pool)?;
     for (exec, value) in [(first, 1), (second, 2), (first, 1)] {
-        otr!(otr_graph_replay, exec, stream)?;
+        otr!(graph_replay, exec, stream)?;
         equal!(
             download::<u8>(stream, result, 64)?,
             [value; 64],
@@ -381,11 +381,11 @@ fn others_use_what_a_graph_has_free(context: &Context) -> Verdict {
     let inner = alloc(SIZE, streams[0])?;
     fill(streams[0], inner, SIZE, &[77])?;
     let kind = CopyKind::DeviceToDevice.raw();
-    otr!(otr_copy, streams[0], result, inner + SIZE - 64, 64, kind)?;
+    otr!(copy, streams[0], result, inner + SIZE - 64, 64, kind)?;
     free(inner)?;
     let graph = end(streams[0])?;
     let exec = executable(graph)?;
-    otr!(otr_graph_destroy, graph)?;
+    otr!(graph_destroy, graph)?;
     // On the stream of the replays and on another one, freed before the replay and in use during it.
     for (round, freed) in [true, false, false, true, false, true]
         .into_iter()
@@ -398,7 +398,7 @@ fn others_use_what_a_graph_has_free(context: &Context) -> Verdict {
         if freed {
             free(block)?;
         }
-        otr!(otr_graph_replay, exec, streams[0])?;
+        otr!(graph_replay, exec, streams[0])?;
         equal!(
             download::<u8>(streams[0], result, 64)?,
             [77; 64],
@@ -411,32 +411,32 @@ fn others_use_what_a_graph_has_free(context: &Context) -> Verdict {
             free(block)?;
         }
     }
-    Ok(otr!(otr_graph_exec_destroy, exec)?)
+    Ok(otr!(graph_exec_destroy, exec)?)
 }
 
 fn pools_stay_on_their_device(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    let other = made(|out| otr!(otr_stream_create, 1, 0, out))?;
-    let (here, there) = (pool()?, made(|out| otr!(otr_pool_create, 1, out))?);
+    let other = made(|out| otr!(stream_create, 1, 0, out))?;
+    let (here, there) = (pool()?, made(|out| otr!(pool_create, 1, out))?);
     equal!(figures(there)?.device, 1, "the device of the other pool");
     let mut out = 0x5a;
     let wrong = [
         (
             "memory for a stream of another device",
-            otr!(otr_pool_alloc, there, 64, stream, &mut out),
+            otr!(pool_alloc, there, 64, stream, &mut out),
         ),
         (
             "a use for a stream of another device",
-            otr!(otr_pool_begin_use, here, other),
+            otr!(pool_begin_use, here, other),
         ),
         (
             "a capture into a pool of another device",
-            otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, there),
+            otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, there),
         ),
         (
             "a graph in a pool of another device",
-            otr!(otr_graph_create, 0, there, &mut out),
+            otr!(graph_create, 0, there, &mut out),
         ),
     ];
     for (what, answer) in wrong {
@@ -445,7 +445,7 @@ fn pools_stay_on_their_device(context: &Context) -> Verdict {
     equal!(out, 0x5a, "H2: outputs of failed calls");
     begin_use(there, 0)?;
     equal!(pool_of_new(stream)?, 0, "the pool of memory of this device");
-    let address = made(|out| otr!(otr_memory_alloc, 1, 64, other, out))?;
+    let address = made(|out| otr!(memory_alloc, 1, 64, other, out))?;
     equal!(facts(address)?.pool, there, "and of the other");
-    Ok(otr!(otr_pool_end_use, there)?)
+    Ok(otr!(pool_end_use, there)?)
 }

@@ -41,48 +41,42 @@ type Drawn = (Vec<u32>, (u64, u64));
 impl Dice {
     /// On the default stream, which is current where none was chosen.
     fn on_default() -> Verdict<Self> {
-        Self::of(made(|out| otr!(otr_stream_default, 0, out))?)
+        Self::of(made(|out| otr!(stream_default, 0, out))?)
     }
 
     /// On a new stream, which becomes the current one.
     fn new() -> Verdict<Self> {
         let stream = stream()?;
-        otr!(otr_stream_set_current, stream)?;
+        otr!(stream_set_current, stream)?;
         Self::of(stream)
     }
 
     fn of(stream: u64) -> Verdict<Self> {
         Ok(Self {
             stream,
-            generator: made(|out| otr!(otr_generator_create, 0, out))?,
+            generator: made(|out| otr!(generator_create, 0, out))?,
             memory: alloc(4 * BYTES, stream)?,
         })
     }
 
     fn seed(&self, seed: u64) -> Verdict {
-        Ok(otr!(otr_generator_seed, self.generator, seed)?)
+        Ok(otr!(generator_seed, self.generator, seed)?)
     }
 
     fn state(&self) -> Verdict<(u64, u64)> {
         let (mut seed, mut offset) = (0, 0);
-        otr!(otr_generator_state, self.generator, &mut seed, &mut offset)?;
+        otr!(generator_state, self.generator, &mut seed, &mut offset)?;
         Ok((seed, offset))
     }
 
     fn set_state(&self, (seed, offset): (u64, u64)) -> Verdict {
-        Ok(otr!(otr_generator_set_state, self.generator, seed, offset)?)
+        Ok(otr!(generator_set_state, self.generator, seed, offset)?)
     }
 
     /// Draws 16 numbers to one of four places.
     fn draw(&self, place: u64) -> Verdict {
         let (mut seed, mut offset) = (0, 0);
-        otr!(
-            otr_generator_reserve,
-            self.generator,
-            8,
-            &mut seed,
-            &mut offset
-        )?;
+        otr!(generator_reserve, self.generator, 8, &mut seed, &mut offset)?;
         let (sizes, strides) = ([16], [1]);
         let output = otr_tensor_t {
             address: self.memory + place * BYTES,
@@ -104,8 +98,8 @@ impl Dice {
             scalar_count: 4,
             ..empty_call()
         };
-        let uniform = made(|out| otr!(otr_operator_find, c"uniform".as_ptr(), out))?;
-        Ok(otr!(otr_operator_call, self.stream, uniform, &call)?)
+        let uniform = made(|out| otr!(operator_find, c"uniform".as_ptr(), out))?;
+        Ok(otr!(operator_call, self.stream, uniform, &call)?)
     }
 
     fn captured(&self, work: Work) -> Verdict<u64> {
@@ -131,7 +125,7 @@ impl Dice {
             let exec = instantiate(graph, way)?;
             let replayed = self.three(&|| replay(exec, self.stream))?;
             equal!(replayed, eager, "numbers and states by flags {way:#x}");
-            otr!(otr_graph_exec_destroy, exec)?;
+            otr!(graph_exec_destroy, exec)?;
         }
         Ok(())
     }
@@ -189,27 +183,13 @@ fn children_follow_their_parent(context: &Context) -> Verdict {
     for (first, second) in works {
         // A child of a child: the numbers of a seed of the parent's own stay what they are.
         let children = [dice.captured(first)?, dice.captured(second)?];
-        let outer = made(|out| otr!(otr_graph_create, 0, 0, out))?;
-        let whole = made(|out| otr!(otr_graph_create, 0, 0, out))?;
+        let outer = made(|out| otr!(graph_create, 0, 0, out))?;
+        let whole = made(|out| otr!(graph_create, 0, 0, out))?;
         let mut node = 0;
-        otr!(
-            otr_graph_add_child,
-            outer,
-            null(),
-            0,
-            children[0],
-            &mut node
-        )?;
+        otr!(graph_add_child, outer, null(), 0, children[0], &mut node)?;
         let before = node;
-        otr!(
-            otr_graph_add_child,
-            outer,
-            &before,
-            1,
-            children[1],
-            &mut node
-        )?;
-        otr!(otr_graph_add_child, whole, null(), 0, outer, &mut node)?;
+        otr!(graph_add_child, outer, &before, 1, children[1], &mut node)?;
+        otr!(graph_add_child, whole, null(), 0, outer, &mut node)?;
         dice.same(context, whole, &|| {
             first(&dice)?;
             second(&dice)
@@ -224,14 +204,14 @@ fn states_of_a_capture(context: &Context) -> Verdict {
     dice.seed(5)?;
     begin(dice.stream)?;
     let (seed, offset) = dice.state()?;
-    otr!(otr_graph_destroy, end(dice.stream)?)?;
-    let set = || otr!(otr_generator_set_state, dice.generator, seed, offset);
+    otr!(graph_destroy, end(dice.stream)?)?;
+    let set = || otr!(generator_set_state, dice.generator, seed, offset);
     refused(set(), Code::CAPTURE, "a state of a capture that has ended")?;
     equal!(dice.state()?, (5, 0), "the state after a refused one");
     begin(dice.stream)?;
     refused(set(), Code::CAPTURE, "a state of another capture")?;
     refused(
-        otr!(otr_capture_end, dice.stream, &mut 0),
+        otr!(capture_end, dice.stream, &mut 0),
         Code::CAPTURE,
         "the end of the capture in which it was set",
     )?;

@@ -6,9 +6,9 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::sys::{otr_operator_call_t, otr_tensor_t};
 use outrigger_device::{Code, DType};
-use outrigger_ffi::*;
 use serde_json::Value;
 
 use super::operators::empty_call;
@@ -75,7 +75,7 @@ fn fill_seven(stream: u64, _: u32, call: &otr_operator_call_t) -> *mut otr_statu
     let pattern = 7f32.to_ne_bytes();
     let (bytes, pattern) = ((ELEMENTS * 4) as u64, pattern.as_ptr().cast());
     // SAFETY: the pattern lives through the call.
-    unsafe { raw!(otr_fill, stream, output.address, bytes, pattern, 4) }
+    unsafe { raw!(fill, stream, output.address, bytes, pattern, 4) }
 }
 
 impl Served {
@@ -108,7 +108,7 @@ impl Served {
 
     fn register(&'static self, name: &CStr, owner: &CStr, flags: u32) -> Result<u64, Refused> {
         let params = self.params(name, owner, flags);
-        super::tried(|out| otr!(otr_operator_register, &params, out))
+        super::tried(|out| otr!(operator_register, &params, out))
     }
 
     fn counts(&self) -> (u32, u32) {
@@ -132,7 +132,7 @@ impl Target {
         Ok(Self {
             stream,
             address,
-            operator: made(|out| otr!(otr_operator_find, name.as_ptr(), out))?,
+            operator: made(|out| otr!(operator_find, name.as_ptr(), out))?,
         })
     }
 
@@ -150,7 +150,7 @@ impl Target {
             output_count: 1,
             ..empty_call()
         };
-        otr!(otr_operator_call, self.stream, self.operator, &call)
+        otr!(operator_call, self.stream, self.operator, &call)
     }
 
     fn expect(&self, value: f32, what: &str) -> Verdict {
@@ -162,8 +162,8 @@ impl Target {
 
 fn entry(list: &str, key: &str, operator: &str) -> Verdict<Value> {
     let rows = match list {
-        "registrations" => json(|out| otr!(otr_operator_list, out))?,
-        _ => json(|out| otr!(otr_operator_report, out))?,
+        "registrations" => json(|out| otr!(operator_list, out))?,
+        _ => json(|out| otr!(operator_report, out))?,
     };
     let rows = rows.as_array().cloned().unwrap_or_default();
     let row = rows.into_iter().find(|row| row["operator"] == operator);
@@ -175,7 +175,7 @@ fn a_function_serves_an_operator(context: &Context) -> Verdict {
     let name = c"conformance::seven";
     let target = Target::new(name)?;
     refused(target.call(), Code::UNSUPPORTED, "an operator of nobody")?;
-    let offered = || made::<u32>(|out| otr!(otr_operator_offered, 0, target.operator, out));
+    let offered = || made::<u32>(|out| otr!(operator_offered, 0, target.operator, out));
     equal!(offered()?, 0, "an operator of nobody is not offered");
     let served = Served::new(fill_seven);
     let id = served.register(name, c"conformance", 0)?;
@@ -200,11 +200,11 @@ fn a_function_serves_an_operator(context: &Context) -> Verdict {
         "device",
         "where it ran"
     );
-    otr!(otr_operator_withdraw, id)?;
+    otr!(operator_withdraw, id)?;
     equal!(served.counts(), (1, 1), "after the end");
     refused(target.call(), Code::UNSUPPORTED, "after the end")?;
     refused(
-        otr!(otr_operator_withdraw, id),
+        otr!(operator_withdraw, id),
         Code::INVALID_HANDLE,
         "a second end",
     )?;
@@ -212,10 +212,10 @@ fn a_function_serves_an_operator(context: &Context) -> Verdict {
 
     let mut params = served.params(name, c"conformance", 0);
     params.device = 0;
-    let id = made(|out| otr!(otr_operator_register, &params, out))?;
+    let id = made(|out| otr!(operator_register, &params, out))?;
     equal!(entry("registrations", "device", operator)?, 0, "one device");
     target.call()?;
-    Ok(otr!(otr_operator_withdraw, id)?)
+    Ok(otr!(operator_withdraw, id)?)
 }
 
 fn a_second_one_replaces_only_if_it_says_so(context: &Context) -> Verdict {
@@ -249,13 +249,13 @@ fn a_second_one_replaces_only_if_it_says_so(context: &Context) -> Verdict {
         "whom it replaced"
     );
     refused(
-        otr!(otr_operator_withdraw, id),
+        otr!(operator_withdraw, id),
         Code::INVALID_HANDLE,
         "the end of what was replaced",
     )?;
     target.call()?;
     equal!(second.counts(), (1, 0), "the second serves");
-    Ok(otr!(otr_operator_withdraw, replaced)?)
+    Ok(otr!(operator_withdraw, replaced)?)
 }
 
 fn its_own_operator_is_the_next_one(context: &Context) -> Verdict {
@@ -265,30 +265,30 @@ fn its_own_operator_is_the_next_one(context: &Context) -> Verdict {
     let served = Served::new(|stream, operator, call| {
         // Nothing comes after it, so this is UNSUPPORTED, and nothing was done.
         // SAFETY: the call lives through this one.
-        let status = unsafe { raw!(otr_operator_call, stream, operator, call) };
+        let status = unsafe { raw!(operator_call, stream, operator, call) };
         match super::outcome(status) {
             Err(refused) if refused.code == Code::UNSUPPORTED => fill_seven(stream, operator, call),
             // SAFETY: no text.
-            _ => unsafe { raw!(otr_status_new, Code::EXECUTION.0, null()) },
+            _ => unsafe { raw!(status_new, Code::EXECUTION.0, null()) },
         }
     });
     let id = served.register(name, c"conformance", 0)?;
     target.call()?;
     equal!(served.counts(), (1, 0), "calls of the function");
     target.expect(7.0, "what it did after the next one")?;
-    Ok(otr!(otr_operator_withdraw, id)?)
+    Ok(otr!(operator_withdraw, id)?)
 }
 
 fn statuses_of_functions(context: &Context) -> Verdict {
     start(context)?;
     // SAFETY: no text.
-    let fine = unsafe { raw!(otr_status_new, 0, null()) };
+    let fine = unsafe { raw!(status_new, 0, null()) };
     check!(fine.is_null(), "OTR_OK is NULL");
     let name = c"conformance::status";
     let target = Target::new(name)?;
     let served = Served::new(|_, _, _| {
         // SAFETY: a string that lives through the call.
-        unsafe { raw!(otr_status_new, Code::OUT_OF_RANGE.0, c"row 7 of 3".as_ptr()) }
+        unsafe { raw!(status_new, Code::OUT_OF_RANGE.0, c"row 7 of 3".as_ptr()) }
     });
     let id = served.register(name, c"the owner", 0)?;
     let told = refused(
@@ -310,7 +310,7 @@ fn statuses_of_functions(context: &Context) -> Verdict {
     );
     *served.acts.lock().expect("no panic") = Some(|_, _, _| {
         // SAFETY: as above.
-        unsafe { raw!(otr_status_new, Code::UNSUPPORTED.0, c"not now".as_ptr()) }
+        unsafe { raw!(status_new, Code::UNSUPPORTED.0, c"not now".as_ptr()) }
     });
     refused(
         target.call(),
@@ -324,7 +324,7 @@ fn statuses_of_functions(context: &Context) -> Verdict {
         "calls that were served"
     );
     target.expect(1.0, "memory that nobody wrote")?;
-    Ok(otr!(otr_operator_withdraw, id)?)
+    Ok(otr!(operator_withdraw, id)?)
 }
 
 static GO_ON: AtomicU32 = AtomicU32::new(0);
@@ -343,7 +343,7 @@ fn user_data_lives_through_the_last_call(context: &Context) -> Verdict {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| target.call());
         let began = until(|| Ok(served.counts().0 == 1));
-        let withdrawn = otr!(otr_operator_withdraw, id);
+        let withdrawn = otr!(operator_withdraw, id);
         let counts = served.counts();
         GO_ON.store(1, Ordering::SeqCst);
         let outcome = running.join().expect("no panic");
@@ -367,9 +367,9 @@ fn captures_record_its_work(context: &Context) -> Verdict {
     let graph = end(target.stream)?;
     equal!(served.counts(), (1, 0), "calls while the stream captured");
     target.expect(1.0, "nothing ran")?;
-    otr!(otr_operator_withdraw, id)?;
+    otr!(operator_withdraw, id)?;
     let exec = executable(graph)?;
-    otr!(otr_graph_replay, exec, target.stream)?;
+    otr!(graph_replay, exec, target.stream)?;
     target.expect(7.0, "the replay")?;
     equal!(served.counts(), (1, 1), "calls of a replay");
     Ok(())

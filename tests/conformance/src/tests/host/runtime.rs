@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::Code;
-use outrigger_ffi::*;
 use serde_json::Value;
 
 use super::history::Scratch;
@@ -56,7 +56,7 @@ fn it_starts_once(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[3])?;
-    threads(3, |_| Ok(otr!(otr_runtime_init)?))?;
+    threads(3, |_| Ok(otr!(runtime_init)?))?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [3; 64],
@@ -68,7 +68,7 @@ fn it_starts_once(context: &Context) -> Verdict {
 fn it_needs_a_device(context: &Context) -> Verdict {
     environment("/nowhere/liboutrigger_none.so", "");
     let told = refused(
-        otr!(otr_runtime_init),
+        otr!(runtime_init),
         Code::INVALID_DEVICE,
         "a start without a driver",
     )?;
@@ -77,14 +77,10 @@ fn it_needs_a_device(context: &Context) -> Verdict {
         "the text names what was refused: {}",
         told.text
     );
-    equal!(
-        made::<u32>(|out| otr!(otr_device_count, out))?,
-        0,
-        "devices"
-    );
+    equal!(made::<u32>(|out| otr!(device_count, out))?, 0, "devices");
     let spec = std::ffi::CString::new(context.spec())?;
-    otr!(otr_driver_load, spec.as_ptr())?;
-    otr!(otr_runtime_init)?;
+    otr!(driver_load, spec.as_ptr())?;
+    otr!(runtime_init)?;
     let stream = stream()?;
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[3])?;
@@ -99,19 +95,16 @@ fn it_needs_a_device(context: &Context) -> Verdict {
 fn default_drivers(context: &Context) -> Verdict {
     let spec = std::ffi::CString::new(context.spec())?;
     refused(
-        otr!(otr_driver_default, c"".as_ptr()),
+        otr!(driver_default, c"".as_ptr()),
         Code::INVALID_ARGUMENT,
         "no driver",
     )?;
-    otr!(
-        otr_driver_default,
-        c"/nowhere/liboutrigger_none.so".as_ptr()
-    )?;
-    otr!(otr_driver_default, spec.as_ptr())?;
+    otr!(driver_default, c"/nowhere/liboutrigger_none.so".as_ptr())?;
+    otr!(driver_default, spec.as_ptr())?;
     // SAFETY: nothing else runs yet in the process of this test.
     unsafe { std::env::remove_var("OUTRIGGER_DRIVER") };
-    otr!(otr_runtime_init)?;
-    let report = json(|out| otr!(otr_load_report, out))?;
+    otr!(runtime_init)?;
+    let report = json(|out| otr!(load_report, out))?;
     let asked = &report["candidates"][0]["spec"];
     equal!(
         asked.as_str(),
@@ -119,7 +112,7 @@ fn default_drivers(context: &Context) -> Verdict {
         "the driver that was loaded"
     );
     refused(
-        otr!(otr_driver_default, spec.as_ptr()),
+        otr!(driver_default, spec.as_ptr()),
         Code::BUSY,
         "default drivers behind the start",
     )?;
@@ -128,23 +121,22 @@ fn default_drivers(context: &Context) -> Verdict {
 
 fn what_was_loaded(context: &Context) -> Verdict {
     start(context)?;
-    let version = text(raw!(otr_version)).unwrap_or_default();
+    // SAFETY: it takes nothing.
+    let [version, again] = [(); 2].map(|()| unsafe { raw!(version) });
+    check!(std::ptr::eq(version, again), "it stays");
+    let version = text(version).unwrap_or_default();
     let parts: Vec<&str> = version.split('.').collect();
     check!(
         parts.len() == 3 && parts[0].parse::<u32>().is_ok() && parts[1].parse::<u32>().is_ok(),
         "a version of three parts: {version}"
     );
-    check!(
-        std::ptr::eq(raw!(otr_version), raw!(otr_version)),
-        "it stays"
-    );
-    let report = json(|out| otr!(otr_load_report, out))?.to_string();
+    let report = json(|out| otr!(load_report, out))?.to_string();
     let name = context.spec().split('?').next().unwrap_or_default();
     check!(
         report.contains(name),
         "the driver {name} is in the report: {report}"
     );
-    let info: otr_device_info_t = filled(|out| otr!(otr_device_info, 0, out))?;
+    let info: otr_device_info_t = filled(|out| otr!(device_info, 0, out))?;
     let driver = context.open()?;
     equal!(
         (
@@ -175,34 +167,34 @@ fn what_was_loaded(context: &Context) -> Verdict {
 
 fn one_more_driver(context: &Context) -> Verdict {
     start(context)?;
-    let count = || made::<u32>(|out| otr!(otr_device_count, out));
+    let count = || made::<u32>(|out| otr!(device_count, out));
     let before = count()?;
     for wrong in [c"/nowhere/liboutrigger_none.so", c"no_such_driver", c""] {
         refused(
-            otr!(otr_driver_load, wrong.as_ptr()),
+            otr!(driver_load, wrong.as_ptr()),
             Code::LOAD,
             "a driver that there is not",
         )?;
         equal!(count()?, before, "devices after a refused driver");
     }
     let spec = std::ffi::CString::new(context.spec())?;
-    otr!(otr_driver_load, spec.as_ptr())?;
+    otr!(driver_load, spec.as_ptr())?;
     equal!(count()?, 2 * before, "devices of the driver, opened twice");
     let last = 2 * before - 1;
-    let stream = made(|out| otr!(otr_stream_create, last, 0, out))?;
+    let stream = made(|out| otr!(stream_create, last, 0, out))?;
     equal!(
-        made(|out| otr!(otr_stream_device, stream, out))?,
+        made(|out| otr!(stream_device, stream, out))?,
         last,
         "the device of a stream of the last device"
     );
-    let address = made(|out| otr!(otr_memory_alloc, last, 64, stream, out))?;
+    let address = made(|out| otr!(memory_alloc, last, 64, stream, out))?;
     fill(stream, address, 64, &[9])?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [9; 64],
         "work of the last device"
     );
-    let report = string(|out| otr!(otr_load_report, out))?;
+    let report = string(|out| otr!(load_report, out))?;
     check!(
         report.contains("/nowhere/liboutrigger_none.so"),
         "what was refused is in the report: {report}"
@@ -222,49 +214,39 @@ fn what_a_status_tells(context: &Context) -> Verdict {
     start(context)?;
     // SAFETY: NULL is taken by all of these.
     unsafe {
-        equal!(
-            raw!(otr_status_code, null()),
-            Code::OK.0,
-            "the code of success"
-        );
+        equal!(raw!(status_code, null()), Code::OK.0, "the code of success");
         check!(
-            !raw!(otr_status_message, null()).is_null(),
+            !raw!(status_message, null()).is_null(),
             "success has a text"
         );
-        check!(
-            raw!(otr_status_operator, null()).is_null(),
-            "and no operator"
-        );
+        check!(raw!(status_operator, null()).is_null(), "and no operator");
         equal!(
-            (
-                raw!(otr_status_stream, null()),
-                raw!(otr_status_submission, null())
-            ),
+            (raw!(status_stream, null()), raw!(status_submission, null())),
             (0, 0),
             "stream and submission of success"
         );
-        raw!(otr_status_free, std::ptr::null_mut());
+        raw!(status_free, std::ptr::null_mut());
     }
     let stream = stream()?;
     for function in [passes, passes, fails, passes] {
         let function: unsafe extern "C" fn(*mut c_void, i32) -> i32 = function;
-        otr!(otr_host_call, stream, Some(function), std::ptr::null_mut())?;
+        otr!(host_call, stream, Some(function), std::ptr::null_mut())?;
     }
     // SAFETY: an id, which is checked.
-    let status = unsafe { raw!(otr_stream_synchronize, stream) };
+    let status = unsafe { raw!(stream_synchronize, stream) };
     check!(!status.is_null(), "the stream has failed");
     // SAFETY: a status that was handed out just now, and is freed below.
     let (code, of, submission, message) = unsafe {
         (
-            raw!(otr_status_code, status),
-            raw!(otr_status_stream, status),
-            raw!(otr_status_submission, status),
-            raw!(otr_status_message, status),
+            raw!(status_code, status),
+            raw!(status_stream, status),
+            raw!(status_submission, status),
+            raw!(status_message, status),
         )
     };
     let message = text(message).unwrap_or_default();
     // SAFETY: freed once.
-    unsafe { raw!(otr_status_free, status) };
+    unsafe { raw!(status_free, status) };
     equal!(
         (code, of),
         (Code::EXECUTION.0, stream),
@@ -278,16 +260,13 @@ fn what_a_status_tells(context: &Context) -> Verdict {
     // What is no work of a stream has neither.
     // SAFETY: 0 is no stream, which is checked.
     unsafe {
-        let status = raw!(otr_stream_synchronize, 0);
+        let status = raw!(stream_synchronize, 0);
         equal!(
-            (
-                raw!(otr_status_submission, status),
-                raw!(otr_status_stream, status)
-            ),
+            (raw!(status_submission, status), raw!(status_stream, status)),
             (0, 0),
             "submission and stream of a wrong call"
         );
-        raw!(otr_status_free, status);
+        raw!(status_free, status);
     }
     Ok(())
 }
@@ -299,10 +278,10 @@ fn waiting_for_a_device(context: &Context) -> Verdict {
     hold(first, &gate)?;
     let address = alloc(1 << 20, second)?;
     fill(second, address, 1 << 20, &[1])?;
-    otr!(otr_host_call, third, Some(fails), std::ptr::null_mut())?;
+    otr!(host_call, third, Some(fails), std::ptr::null_mut())?;
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let outcome = otr!(otr_device_synchronize, 0);
+            let outcome = otr!(device_synchronize, 0);
             (outcome, finished(first))
         });
         gate.open();
@@ -324,7 +303,7 @@ fn waiting_for_a_device(context: &Context) -> Verdict {
             "each stream has finished, and none fails"
         );
     }
-    Ok(otr!(otr_device_synchronize, 0)?)
+    Ok(otr!(device_synchronize, 0)?)
 }
 
 fn waiting_for_streams_that_are_gone(context: &Context) -> Verdict {
@@ -333,12 +312,12 @@ fn waiting_for_streams_that_are_gone(context: &Context) -> Verdict {
         let (held, gate, waited) = (stream()?, Gate::new(), AtomicBool::new(false));
         hold(held, &gate)?;
         match captures {
-            true => otr!(otr_capture_begin, held, OTR_CAPTURE_RELAXED, 0)?,
-            false => otr!(otr_stream_destroy, held)?,
+            true => otr!(capture_begin, held, OTR_CAPTURE_RELAXED, 0)?,
+            false => otr!(stream_destroy, held)?,
         }
         let early = std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
-                let outcome = otr!(otr_device_synchronize, 0);
+                let outcome = otr!(device_synchronize, 0);
                 waited.store(true, Ordering::SeqCst);
                 outcome
             });
@@ -354,7 +333,7 @@ fn waiting_for_streams_that_are_gone(context: &Context) -> Verdict {
             "the device was waited for while its work was held back"
         );
         if captures {
-            otr!(otr_graph_destroy, super::end(held)?)?;
+            otr!(graph_destroy, super::end(held)?)?;
         }
     }
     Ok(())
@@ -362,21 +341,21 @@ fn waiting_for_streams_that_are_gone(context: &Context) -> Verdict {
 
 fn priorities(context: &Context) -> Verdict {
     start(context)?;
-    let info: otr_device_info_t = filled(|out| otr!(otr_device_info, 0, out))?;
+    let info: otr_device_info_t = filled(|out| otr!(device_info, 0, out))?;
     let (low, high) = (info.priority_lowest, info.priority_highest);
     check!(
         high <= low,
         "a lower number is more urgent: {high} to {low}"
     );
-    let of = |stream| made::<i32>(|out| otr!(otr_stream_priority, stream, out));
+    let of = |stream| made::<i32>(|out| otr!(stream_priority, stream, out));
     for asked in [i32::MIN, high, 0, low, i32::MAX] {
         let expected = asked.clamp(high, low);
-        let made_one = made(|out| otr!(otr_stream_create, 0, asked, out))?;
-        let pooled = made(|out| otr!(otr_stream_from_pool, 0, asked, out))?;
+        let made_one = made(|out| otr!(stream_create, 0, asked, out))?;
+        let pooled = made(|out| otr!(stream_from_pool, 0, asked, out))?;
         equal!(of(made_one)?, expected, "priority {asked} of a new stream");
         equal!(of(pooled)?, expected, "priority {asked} of a pool's stream");
     }
-    let default = made(|out| otr!(otr_stream_default, 0, out))?;
+    let default = made(|out| otr!(stream_default, 0, out))?;
     let priority = of(default)?;
     check!(
         (high..=low).contains(&priority),
@@ -386,25 +365,25 @@ fn priorities(context: &Context) -> Verdict {
 }
 
 fn timed() -> Verdict<u64> {
-    made(|out| otr!(otr_event_create, 0, OTR_EVENT_TIMED, out))
+    made(|out| otr!(event_create, 0, OTR_EVENT_TIMED, out))
 }
 
 fn timed_events(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
     let (begin, middle, end) = (timed()?, timed()?, timed()?);
-    let between = |from, to| tried::<f64>(|out| otr!(otr_event_elapsed, from, to, out));
+    let between = |from, to| tried::<f64>(|out| otr!(event_elapsed, from, to, out));
     refused(
         between(begin, end),
         Code::INVALID_ARGUMENT,
         "the time of events that were never recorded",
     )?;
     let (gate, address) = (Gate::new(), alloc(1 << 20, stream)?);
-    otr!(otr_event_record, begin, stream)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(event_record, begin, stream)?;
+    otr!(stream_synchronize, stream)?;
     hold(stream, &gate)?;
     fill(stream, address, 1 << 20, &[1])?;
-    otr!(otr_event_record, middle, stream)?;
+    otr!(event_record, middle, stream)?;
     refused(
         between(begin, middle),
         Code::NOT_READY,
@@ -413,8 +392,8 @@ fn timed_events(context: &Context) -> Verdict {
     std::thread::sleep(std::time::Duration::from_millis(2));
     gate.open();
     fill(stream, address, 1 << 20, &[2])?;
-    otr!(otr_event_record, end, stream)?;
-    otr!(otr_event_synchronize, end)?;
+    otr!(event_record, end, stream)?;
+    otr!(event_synchronize, end)?;
     let (first, second, all) = (
         between(begin, middle)?,
         between(middle, end)?,
@@ -431,8 +410,8 @@ fn timed_events(context: &Context) -> Verdict {
         "the time from the end to the begin"
     );
     let plain = event()?;
-    otr!(otr_event_record, plain, stream)?;
-    otr!(otr_event_synchronize, plain)?;
+    otr!(event_record, plain, stream)?;
+    otr!(event_synchronize, plain)?;
     refused(
         between(begin, plain),
         Code::INVALID_ARGUMENT,
@@ -445,10 +424,10 @@ fn timed_or_unsupported(context: &Context) -> Verdict {
     start(context)?;
     let declared = context.has(&context.open()?, Need::Timing);
     let mut event = 0x5a;
-    let answer = otr!(otr_event_create, 0, OTR_EVENT_TIMED, &mut event);
+    let answer = otr!(event_create, 0, OTR_EVENT_TIMED, &mut event);
     if declared {
         answer?;
-        return Ok(otr!(otr_event_destroy, event)?);
+        return Ok(otr!(event_destroy, event)?);
     }
     refused(
         answer,
@@ -458,11 +437,11 @@ fn timed_or_unsupported(context: &Context) -> Verdict {
     equal!(event, 0x5a, "H2: the output of a failed call");
     // Plain ones are events all the same, but have no time.
     let (plain, stream) = (super::event()?, stream()?);
-    otr!(otr_event_record, plain, stream)?;
-    otr!(otr_event_synchronize, plain)?;
+    otr!(event_record, plain, stream)?;
+    otr!(event_synchronize, plain)?;
     let mut time = -1.0;
     check!(
-        otr!(otr_event_elapsed, plain, plain, &mut time).is_err() && time == -1.0,
+        otr!(event_elapsed, plain, plain, &mut time).is_err() && time == -1.0,
         "a plain event has no time"
     );
     Ok(())
@@ -471,34 +450,28 @@ fn timed_or_unsupported(context: &Context) -> Verdict {
 fn generators(context: &Context) -> Verdict {
     start(context)?;
     let (one, two) = (
-        made(|out| otr!(otr_generator_create, 0, out))?,
-        made(|out| otr!(otr_generator_create, 0, out))?,
+        made(|out| otr!(generator_create, 0, out))?,
+        made(|out| otr!(generator_create, 0, out))?,
     );
     let state = |generator| {
         let (mut seed, mut offset) = (0, 0);
-        otr!(otr_generator_state, generator, &mut seed, &mut offset)?;
+        otr!(generator_state, generator, &mut seed, &mut offset)?;
         Verdict::Ok((seed, offset))
     };
     let reserve = |generator, count| {
         let (mut seed, mut offset) = (0, 0);
-        otr!(
-            otr_generator_reserve,
-            generator,
-            count,
-            &mut seed,
-            &mut offset
-        )?;
+        otr!(generator_reserve, generator, count, &mut seed, &mut offset)?;
         Verdict::Ok((seed, offset))
     };
-    otr!(otr_generator_seed, one, 99)?;
+    otr!(generator_seed, one, 99)?;
     let other = state(two)?;
     equal!(reserve(one, 10)?, (99, 0), "where the first ten start");
     equal!(reserve(one, 0)?, (99, 10), "where none start");
     equal!(reserve(one, 5)?, (99, 10), "where the next five start");
     equal!(state(one)?, (99, 15), "what comes next");
-    otr!(otr_generator_set_state, one, 7, 1 << 40)?;
+    otr!(generator_set_state, one, 7, 1 << 40)?;
     equal!(reserve(one, 1)?, (7, 1 << 40), "after its state was set");
-    otr!(otr_generator_seed, one, 8)?;
+    otr!(generator_seed, one, 8)?;
     equal!(state(one)?, (8, 0), "after it was seeded");
     equal!(state(two)?, other, "another generator");
     // Threads draw each number once.
@@ -515,14 +488,14 @@ fn generators(context: &Context) -> Verdict {
     let expected: Vec<u64> = (0..400).map(|at| 3 * at).collect();
     equal!(starts, expected, "where the numbers of four threads start");
 
-    let default = || made::<u64>(|out| otr!(otr_generator_default, 0, out));
+    let default = || made::<u64>(|out| otr!(generator_default, 0, out));
     let generator = default()?;
     equal!(default()?, generator, "the default generator, asked twice");
     let drawn = state(generator)?.1;
     reserve(generator, 2)?;
     equal!(state(default()?)?.1, drawn + 2, "what was drawn of it");
     for destroyed in [one, two] {
-        otr!(otr_generator_destroy, destroyed)?;
+        otr!(generator_destroy, destroyed)?;
     }
     Ok(())
 }
@@ -532,31 +505,31 @@ fn traces(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(4096, stream)?;
     refused(
-        otr!(otr_trace_end),
+        otr!(trace_end),
         Code::INVALID_ARGUMENT,
         "the end of no trace",
     )?;
     refused(
-        otr!(otr_trace_begin, c"/nowhere/at/all/trace.json".as_ptr()),
+        otr!(trace_begin, c"/nowhere/at/all/trace.json".as_ptr()),
         Code::INVALID_ARGUMENT,
         "a trace that cannot be written",
     )?;
     let mut fallbacks = Vec::new();
     for round in 0..2 {
         let (file, other) = (Scratch::new("trace.json"), Scratch::new("other.json"));
-        otr!(otr_trace_begin, file.path()?.as_ptr())?;
+        otr!(trace_begin, file.path()?.as_ptr())?;
         refused(
-            otr!(otr_trace_begin, other.path()?.as_ptr()),
+            otr!(trace_begin, other.path()?.as_ptr()),
             Code::BUSY,
             "a second trace at a time",
         )?;
         check!(other.text().is_err(), "H2: it has left a file");
         for _ in 0..20 * round {
-            otr!(otr_fallback_end, c"a fallback".as_ptr(), 1000, 0)?;
+            otr!(fallback_end, c"a fallback".as_ptr(), 1000, 0)?;
         }
         fill(stream, address, 4096, &[1])?;
-        otr!(otr_stream_synchronize, stream)?;
-        otr!(otr_trace_end)?;
+        otr!(stream_synchronize, stream)?;
+        otr!(trace_end)?;
         let written = file.text()?;
         let events: Vec<Value> = serde_json::from_str(&written)?;
         let fallback = |event: &&Value| {
@@ -564,13 +537,13 @@ fn traces(context: &Context) -> Verdict {
             operator.is_some_and(|operator| operator.contains("a fallback"))
         };
         fallbacks.push(events.iter().filter(fallback).count());
-        otr!(otr_fallback_end, c"a fallback".as_ptr(), 1000, 0)?;
+        otr!(fallback_end, c"a fallback".as_ptr(), 1000, 0)?;
         fill(stream, address, 4096, &[2])?;
-        otr!(otr_stream_synchronize, stream)?;
+        otr!(stream_synchronize, stream)?;
         equal!(file.text()?, written, "the file after the trace has ended");
     }
     equal!(fallbacks, [0, 20], "fallbacks in each trace");
-    refused(otr!(otr_trace_end), Code::INVALID_ARGUMENT, "a second end")?;
+    refused(otr!(trace_end), Code::INVALID_ARGUMENT, "a second end")?;
     Ok(())
 }
 
@@ -585,11 +558,13 @@ extern "C" fn lent(
     context: *mut c_void,
 ) {
     LENT.fetch_add(1, Ordering::SeqCst);
+    let Some(body) = body else { return };
     let grain = grain.max(1);
     let mut at = begin;
     while at < end {
         let next = (at + grain).min(end);
-        body(context, at, next);
+        // SAFETY: the library's function, with its context, for a part of the range.
+        unsafe { body(context, at, next) };
         at = next;
     }
 }
@@ -614,23 +589,23 @@ fn threads_of_kernels(context: &Context) -> Verdict {
         Verdict::Ok(LENT.load(Ordering::SeqCst))
     };
     for count in [1, 2, 3, 0] {
-        otr!(otr_set_threads, count)?;
+        otr!(set_threads, count)?;
         equal!(run()?, 0, "ranges that were given to nobody's threads");
     }
     // A driver may have the operator as its own, and then no host kernel runs.
     let own = context.has(&context.open()?, Need::Operators);
-    otr!(otr_set_parallel_for, Some(lent))?;
-    otr!(otr_set_threads, 1)?;
+    otr!(set_parallel_for, Some(lent))?;
+    otr!(set_threads, 1)?;
     equal!(run()?, 0, "ranges that were lent for one thread");
-    otr!(otr_set_threads, 4)?;
+    otr!(set_threads, 4)?;
     check!(run()? > 0 || own, "a large range is lent");
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
-    otr!(otr_set_threads, 0)?;
+    otr!(set_threads, 0)?;
     check!(
         run()? > 0 || own || cores == 1,
         "a large range is lent on {cores} cores"
     );
-    otr!(otr_set_parallel_for, None)?;
+    otr!(set_parallel_for, None)?;
     equal!(run()?, 0, "ranges after the threads were taken back");
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::ffi::{CStr, CString};
 use std::io::Write;
 use std::ptr::{null, null_mut};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, CopyKind};
-use outrigger_ffi::*;
 
 use super::{
     Filled, Refused, alloc, download, fill, filled, made, nodes, otr, raw, refused, start, stream,
@@ -60,7 +60,7 @@ fn serve(context: &Context) -> Verdict {
 fn import(exported: &CString) -> Result<(u64, u64), Refused> {
     let (mut address, mut size) = (0, 0);
     let text = exported.as_ptr();
-    otr!(otr_memory_import, 0, text, &mut address, &mut size)?;
+    otr!(memory_import, 0, text, &mut address, &mut size)?;
     Ok((address, size))
 }
 
@@ -68,7 +68,7 @@ fn import(exported: &CString) -> Result<(u64, u64), Refused> {
 fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String> {
     let (address, size) = import(exported)?;
     equal!(size, expected, "bytes that are imported");
-    let info: otr_pointer_info_t = filled(|out| otr!(otr_memory_pointer_info, address + 9, out))?;
+    let info: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, address + 9, out))?;
     equal!(
         (info.base, info.size, info.device),
         (address, size, 0),
@@ -82,7 +82,7 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
     upload(stream, address, &bytes)?;
     refused(
         otr!(
-            otr_fill,
+            fill,
             stream,
             address + size - 32,
             64,
@@ -93,26 +93,26 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
         "a fill beyond the end of imported memory",
     )?;
     refused(
-        otr!(otr_memory_free, address),
+        otr!(memory_free, address),
         Code::INVALID_ARGUMENT,
         "a free of imported memory",
     )?;
     // A stream may be said to use it. It is not passed on, and no graph could keep it.
-    otr!(otr_memory_record_stream, address + 9, self::stream()?)?;
-    otr!(otr_memory_record_stream_on, 0, address, stream)?;
+    otr!(memory_record_stream, address + 9, self::stream()?)?;
+    otr!(memory_record_stream_on, 0, address, stream)?;
     refused(
         export(address),
         Code::UNSUPPORTED,
         "an export of imported memory",
     )?;
-    let (graph, mut node) = (made(|out| otr!(otr_graph_create, 0, 0, out))?, 0x5a);
+    let (graph, mut node) = (made(|out| otr!(graph_create, 0, 0, out))?, 0x5a);
     let d2d = CopyKind::DeviceToDevice.raw();
     let (pattern, own) = ([1u8], alloc(64, stream)?);
     for (what, answer) in [
         (
             "a fill in a graph",
             otr!(
-                otr_graph_add_fill,
+                graph_add_fill,
                 graph,
                 null(),
                 0,
@@ -126,7 +126,7 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
         (
             "a copy in a graph",
             otr!(
-                otr_graph_add_copy,
+                graph_add_copy,
                 graph,
                 null(),
                 0,
@@ -141,15 +141,15 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
     equal!((node, nodes(graph)?), (0x5a, 0), "the output, and nodes");
-    otr!(otr_memory_close, 0, address)?;
+    otr!(memory_close, 0, address)?;
     refused(
-        otr!(otr_memory_close, 0, address),
+        otr!(memory_close, 0, address),
         Code::INVALID_ARGUMENT,
         "a second close",
     )?;
     let mut info = otr_pointer_info_t::sized(size_of::<otr_pointer_info_t>());
     refused(
-        otr!(otr_memory_pointer_info, address, &mut info),
+        otr!(memory_pointer_info, address, &mut info),
         Code::NOT_FOUND,
         "facts of closed memory",
     )?;
@@ -158,11 +158,11 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
 
 fn export(address: u64) -> Result<CString, Refused> {
     let mut exported = null_mut();
-    otr!(otr_memory_export, address, &mut exported)?;
+    otr!(memory_export, address, &mut exported)?;
     // SAFETY: a string that was handed out just now, and is freed once.
     unsafe {
         let text = CStr::from_ptr(exported).to_owned();
-        raw!(otr_string_free, exported);
+        raw!(string_free, exported);
         Ok(text)
     }
 }
@@ -198,8 +198,7 @@ fn another_process_uses_memory(context: &Context) -> Verdict {
     let Some(text) = exported(context, shared + 1000)? else {
         return Ok(());
     };
-    let usable =
-        filled::<otr_pointer_info_t>(|out| otr!(otr_memory_pointer_info, shared, out))?.size;
+    let usable = filled::<otr_pointer_info_t>(|out| otr!(memory_pointer_info, shared, out))?.size;
     let question = format!("{usable} {}", text.to_string_lossy());
     let mut other = Other::with(context, "host-memory")?;
     for round in 0..2 {
@@ -225,7 +224,7 @@ fn another_process_uses_memory(context: &Context) -> Verdict {
             "memory beside it"
         );
     }
-    Ok(otr!(otr_memory_free, shared)?)
+    Ok(otr!(memory_free, shared)?)
 }
 
 fn exported_or_unsupported(context: &Context) -> Verdict {
@@ -241,14 +240,14 @@ fn exported_or_unsupported(context: &Context) -> Verdict {
     for (what, nowhere) in [("address 0", 0), ("all ones", u64::MAX)] {
         let mut out = null_mut();
         refused(
-            otr!(otr_memory_export, nowhere, &mut out),
+            otr!(memory_export, nowhere, &mut out),
             Code::NOT_FOUND,
             what,
         )?;
         check!(out.is_null(), "H2: the output of a failed call");
     }
     fill(stream, address, 5000, &[1])?;
-    Ok(otr!(otr_stream_synchronize, stream)?)
+    Ok(otr!(stream_synchronize, stream)?)
 }
 
 fn what_was_not_exported(context: &Context) -> Verdict {
@@ -282,27 +281,23 @@ fn what_was_not_exported(context: &Context) -> Verdict {
     for (what, text) in texts {
         let (mut out, mut size) = (0x5a, 0x5a);
         refused(
-            otr!(otr_memory_import, 0, text.as_ptr(), &mut out, &mut size),
+            otr!(memory_import, 0, text.as_ptr(), &mut out, &mut size),
             Code::INVALID_HANDLE,
             &what,
         )?;
         equal!((out, size), (0x5a, 0x5a), "H2: outputs of a failed call");
     }
     for (what, wrong) in [("an allocation", address), ("address 0", 0)] {
-        refused(
-            otr!(otr_memory_close, 0, wrong),
-            Code::INVALID_ARGUMENT,
-            what,
-        )?;
+        refused(otr!(memory_close, 0, wrong), Code::INVALID_ARGUMENT, what)?;
     }
     fill(stream, address, 5000, &[1])?;
-    Ok(otr!(otr_stream_synchronize, stream)?)
+    Ok(otr!(stream_synchronize, stream)?)
 }
 
 /// A stream of device 1, and memory of it.
 fn beside(size: u64) -> Verdict<(u64, u64)> {
-    let stream = made(|out| otr!(otr_stream_create, 1, 0, out))?;
-    let address = made(|out| otr!(otr_memory_alloc, 1, size, stream, out))?;
+    let stream = made(|out| otr!(stream_create, 1, 0, out))?;
+    let address = made(|out| otr!(memory_alloc, 1, size, stream, out))?;
     Ok((stream, address))
 }
 
@@ -313,18 +308,18 @@ fn copies_between_devices(context: &Context) -> Verdict {
     let near = alloc(size, here)?;
     for round in 1..20u8 {
         fill(here, near, size, &[round])?;
-        otr!(otr_copy_peer, here, far, near, size)?;
+        otr!(copy_peer, here, far, near, size)?;
         fill(here, near, size, &[0])?;
-        otr!(otr_stream_synchronize, here)?;
+        otr!(stream_synchronize, here)?;
         equal!(
             download::<u8>(there, far, size as usize)?,
             vec![round; size as usize],
             "what was copied to the other device"
         );
         fill(there, far, size, &[round + 100])?;
-        otr!(otr_copy_peer, there, near, far, size)?;
+        otr!(copy_peer, there, near, far, size)?;
         fill(there, far, size, &[0])?;
-        otr!(otr_stream_synchronize, there)?;
+        otr!(stream_synchronize, there)?;
         equal!(
             download::<u8>(here, near, size as usize)?,
             vec![round + 100; size as usize],
@@ -332,18 +327,18 @@ fn copies_between_devices(context: &Context) -> Verdict {
         );
     }
     refused(
-        otr!(otr_copy_peer, here, far, near, size + (1 << 30)),
+        otr!(copy_peer, here, far, near, size + (1 << 30)),
         Code::INVALID_ARGUMENT,
         "a copy beyond the end",
     )?;
-    otr!(otr_copy_peer, here, far, near, 0)?;
+    otr!(copy_peer, here, far, near, 0)?;
     // A third device has to do with neither.
-    let third = made(|out| otr!(otr_device_count, out))?;
+    let third = made(|out| otr!(device_count, out))?;
     let spec = CString::new(context.spec())?;
-    otr!(otr_driver_load, spec.as_ptr())?;
-    let elsewhere = made(|out| otr!(otr_stream_create, third, 0, out))?;
+    otr!(driver_load, spec.as_ptr())?;
+    let elsewhere = made(|out| otr!(stream_create, third, 0, out))?;
     refused(
-        otr!(otr_copy_peer, elsewhere, far, near, 64),
+        otr!(copy_peer, elsewhere, far, near, 64),
         Code::INVALID_ARGUMENT,
         "a copy on a stream of neither device",
     )?;
@@ -355,7 +350,7 @@ fn wrong_copies_between_devices(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(4096, stream)?;
     fill(stream, address, 64, &[3])?;
-    otr!(otr_copy_peer, stream, address + 64, address, 64)?;
+    otr!(copy_peer, stream, address + 64, address, 64)?;
     equal!(
         download::<u8>(stream, address, 128)?,
         [3; 128],
@@ -369,15 +364,15 @@ fn wrong_copies_between_devices(context: &Context) -> Verdict {
         ("a copy beyond the end", address + 4090, address),
     ] {
         refused(
-            otr!(otr_copy_peer, stream, to, from, 64),
+            otr!(copy_peer, stream, to, from, 64),
             Code::INVALID_ARGUMENT,
             what,
         )?;
     }
-    otr!(otr_copy_peer, stream, 0, 0, 0)?;
-    otr!(otr_memory_free, address)?;
+    otr!(copy_peer, stream, 0, 0, 0)?;
+    otr!(memory_free, address)?;
     refused(
-        otr!(otr_copy_peer, stream, address, address + 64, 64),
+        otr!(copy_peer, stream, address, address + 64, 64),
         Code::INVALID_ARGUMENT,
         "a copy of freed memory",
     )?;

@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_char};
 use std::ptr::null;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::{Code, DType, sys};
-use outrigger_ffi::*;
 
 use super::{
     Refused, begin, download, end, event, fill, made, otr, refused, start, string, tried, upload,
@@ -42,9 +42,7 @@ const F32: u32 = DType::F32.0;
 const LIMIT: u64 = 20_000;
 
 fn new_id() -> Verdict<CString> {
-    Ok(CString::new(string(|out| {
-        otr!(otr_communicator_id, 0, out)
-    })?)?)
+    Ok(CString::new(string(|out| otr!(communicator_id, 0, out))?)?)
 }
 
 fn join(device: u32, id: *const c_char, count: u32, rank: u32) -> Result<u64, Refused> {
@@ -56,7 +54,7 @@ fn join(device: u32, id: *const c_char, count: u32, rank: u32) -> Result<u64, Re
         rank,
         timeout_ms: LIMIT,
     };
-    tried(|out| otr!(otr_communicator_create, device, &params, out))
+    tried(|out| otr!(communicator_create, device, &params, out))
 }
 
 /// One rank, with a stream of its device.
@@ -68,7 +66,7 @@ struct Rank {
 
 impl Rank {
     fn memory(&self, size: u64) -> Verdict<u64> {
-        made(|out| otr!(otr_memory_alloc, self.number, size, self.stream, out))
+        made(|out| otr!(memory_alloc, self.number, size, self.stream, out))
     }
 
     /// Memory of its own number, from 1, as f32.
@@ -84,7 +82,7 @@ impl Rank {
 
     fn all_reduce(&self, send: u64, receive: u64, count: u64) -> Result<(), Refused> {
         let (stream, comm) = (self.stream, self.communicator);
-        otr!(otr_all_reduce, stream, comm, send, receive, count, F32, SUM)
+        otr!(all_reduce, stream, comm, send, receive, count, F32, SUM)
     }
 
     fn floats(&self, memory: u64) -> Verdict<Vec<f32>> {
@@ -109,7 +107,7 @@ fn world(count: u32) -> Verdict<Vec<Rank>> {
         ranks.push(Rank {
             number,
             communicator: communicator?,
-            stream: made(|out| otr!(otr_stream_create, number, 0, out))?,
+            stream: made(|out| otr!(stream_create, number, 0, out))?,
         });
     }
     Ok(ranks)
@@ -117,16 +115,16 @@ fn world(count: u32) -> Verdict<Vec<Rank>> {
 
 fn give_back(ranks: Vec<Rank>) -> Verdict {
     for rank in ranks {
-        otr!(otr_communicator_query, rank.communicator)?;
-        otr!(otr_stream_synchronize, rank.stream)?;
-        otr!(otr_communicator_destroy, rank.communicator)?;
-        let again = otr!(otr_communicator_destroy, rank.communicator);
+        otr!(communicator_query, rank.communicator)?;
+        otr!(stream_synchronize, rank.stream)?;
+        otr!(communicator_destroy, rank.communicator)?;
+        let again = otr!(communicator_destroy, rank.communicator);
         refused(
             again,
             Code::INVALID_HANDLE,
             "a communicator that was destroyed",
         )?;
-        otr!(otr_stream_destroy, rank.stream)?;
+        otr!(stream_destroy, rank.stream)?;
     }
     Ok(())
 }
@@ -154,7 +152,7 @@ fn calls(count: u32) -> Verdict {
         let elements = COUNT as u64;
         rank.all_reduce(own, sum, elements)?;
         otr!(
-            otr_reduce,
+            reduce,
             stream,
             comm,
             own,
@@ -165,7 +163,7 @@ fn calls(count: u32) -> Verdict {
             count - 1
         )?;
         otr!(
-            otr_reduce_scatter,
+            reduce_scatter,
             stream,
             comm,
             wide,
@@ -174,8 +172,8 @@ fn calls(count: u32) -> Verdict {
             F32,
             SUM
         )?;
-        otr!(otr_broadcast, stream, comm, copy, SIZE, count - 1)?;
-        otr!(otr_all_gather, stream, comm, own, gathered, SIZE)?;
+        otr!(broadcast, stream, comm, copy, SIZE, count - 1)?;
+        otr!(all_gather, stream, comm, own, gathered, SIZE)?;
         places.push((sum, root, share, copy, gathered));
     }
     let total = (count * (count + 1) / 2) as f32;
@@ -234,32 +232,20 @@ fn an_exchange(context: &Context) -> Verdict {
         ..out
     };
     let list = [out, back];
-    otr!(
-        otr_exchange,
-        rank.stream,
-        rank.communicator,
-        list.as_ptr(),
-        2
-    )?;
+    otr!(exchange, rank.stream, rank.communicator, list.as_ptr(), 2)?;
     equal!(
         rank.floats(other)?,
         vec![1.0; COUNT],
         "what a rank sent itself"
     );
-    otr!(otr_exchange, rank.stream, rank.communicator, null(), 0)?;
-    let null_list = otr!(otr_exchange, rank.stream, rank.communicator, null(), 2);
+    otr!(exchange, rank.stream, rank.communicator, null(), 0)?;
+    let null_list = otr!(exchange, rank.stream, rank.communicator, null(), 2);
     refused(null_list, Code::INVALID_ARGUMENT, "transfers that are NULL")?;
     let beyond = [sys::otr_transfer {
         size: 1 << 40,
         ..out
     }];
-    let beyond = otr!(
-        otr_exchange,
-        rank.stream,
-        rank.communicator,
-        beyond.as_ptr(),
-        1
-    );
+    let beyond = otr!(exchange, rank.stream, rank.communicator, beyond.as_ptr(), 1);
     refused(
         beyond,
         Code::INVALID_ARGUMENT,
@@ -274,9 +260,9 @@ fn a_rank_that_is_lost(context: &Context) -> Verdict {
     let (first, second) = (&ranks[0], &ranks[1]);
     let memory = first.own(SIZE)?;
     first.all_reduce(memory, memory, COUNT as u64)?;
-    otr!(otr_communicator_query, first.communicator)?;
-    otr!(otr_communicator_abort, second.communicator)?;
-    let lost = otr!(otr_stream_synchronize, first.stream);
+    otr!(communicator_query, first.communicator)?;
+    otr!(communicator_abort, second.communicator)?;
+    let lost = otr!(stream_synchronize, first.stream);
     let lost = refused(
         lost,
         Code::PEER_LOST,
@@ -287,9 +273,9 @@ fn a_rank_that_is_lost(context: &Context) -> Verdict {
         first.stream,
         "the stream that the failure names"
     );
-    let why = otr!(otr_communicator_query, first.communicator);
+    let why = otr!(communicator_query, first.communicator);
     refused(why, Code::PEER_LOST, "the communicator of the other rank")?;
-    let own = otr!(otr_communicator_query, second.communicator);
+    let own = otr!(communicator_query, second.communicator);
     refused(own, Code::CANCELLED, "the communicator that was aborted")?;
     let later = first.all_reduce(memory, memory, COUNT as u64);
     refused(later, Code::PEER_LOST, "a later call")?;
@@ -301,7 +287,7 @@ fn a_rank_that_is_lost(context: &Context) -> Verdict {
         "later work of the stream"
     );
     for rank in ranks {
-        otr!(otr_communicator_destroy, rank.communicator)?;
+        otr!(communicator_destroy, rank.communicator)?;
     }
     calls(2)
 }
@@ -310,18 +296,18 @@ fn memory_that_was_freed(context: &Context) -> Verdict {
     start(context)?;
     let ranks = world(2)?;
     let (first, second) = (&ranks[0], &ranks[1]);
-    let other = made(|out| otr!(otr_stream_create, 0, 0, out))?;
+    let other = made(|out| otr!(stream_create, 0, 0, out))?;
     let (memory, result) = (first.own(SIZE)?, first.memory(SIZE)?);
     first.all_reduce(memory, result, COUNT as u64)?;
     // The call waits for the second rank, and its memory may not become somebody else's on another stream.
-    otr!(otr_memory_free, memory)?;
+    otr!(memory_free, memory)?;
     let mut others = Vec::new();
     for _ in 0..20 {
-        let next = made(|out| otr!(otr_memory_alloc, 0, SIZE, other, out))?;
+        let next = made(|out| otr!(memory_alloc, 0, SIZE, other, out))?;
         fill(other, next, SIZE, &9f32.to_ne_bytes())?;
         others.push(next);
     }
-    otr!(otr_stream_synchronize, other)?;
+    otr!(stream_synchronize, other)?;
     let theirs = second.own(SIZE)?;
     second.all_reduce(theirs, theirs, COUNT as u64)?;
     equal!(first.floats(result)?, vec![3.0; COUNT], "the sums");
@@ -331,7 +317,7 @@ fn memory_that_was_freed(context: &Context) -> Verdict {
         "the sums of the other rank"
     );
     for memory in others {
-        otr!(otr_memory_free, memory)?;
+        otr!(memory_free, memory)?;
     }
     give_back(ranks)
 }
@@ -358,12 +344,12 @@ fn wrong_calls(context: &Context) -> Verdict {
         "a device that is not there",
     )?;
     refused(
-        otr!(otr_communicator_id, 9999, &mut std::ptr::null_mut()),
+        otr!(communicator_id, 9999, &mut std::ptr::null_mut()),
         Code::INVALID_DEVICE,
         "a device that is not there",
     )?;
     refused(
-        otr!(otr_communicator_create, 0, null(), &mut 0),
+        otr!(communicator_create, 0, null(), &mut 0),
         invalid,
         "no parameters",
     )?;
@@ -380,12 +366,12 @@ fn wrong_calls(context: &Context) -> Verdict {
     for (none, comm) in [(true, 0), (true, stream), (false, communicator)] {
         let on = if none { stream } else { memory };
         let calls = [
-            otr!(otr_all_reduce, on, comm, memory, memory, 8, F32, SUM),
-            otr!(otr_reduce, on, comm, memory, memory, 8, F32, SUM, 0),
-            otr!(otr_reduce_scatter, on, comm, memory, memory, 8, F32, SUM),
-            otr!(otr_broadcast, on, comm, memory, 8, 0),
-            otr!(otr_all_gather, on, comm, memory, memory, 8),
-            otr!(otr_exchange, on, comm, null(), 0),
+            otr!(all_reduce, on, comm, memory, memory, 8, F32, SUM),
+            otr!(reduce, on, comm, memory, memory, 8, F32, SUM, 0),
+            otr!(reduce_scatter, on, comm, memory, memory, 8, F32, SUM),
+            otr!(broadcast, on, comm, memory, 8, 0),
+            otr!(all_gather, on, comm, memory, memory, 8),
+            otr!(exchange, on, comm, null(), 0),
         ];
         for call in calls {
             refused(call, Code::INVALID_HANDLE, "a handle that is none")?;
@@ -393,17 +379,17 @@ fn wrong_calls(context: &Context) -> Verdict {
     }
     for id in [0, stream] {
         refused(
-            otr!(otr_communicator_query, id),
+            otr!(communicator_query, id),
             Code::INVALID_HANDLE,
             "a query of none",
         )?;
         refused(
-            otr!(otr_communicator_abort, id),
+            otr!(communicator_abort, id),
             Code::INVALID_HANDLE,
             "an abort of none",
         )?;
         refused(
-            otr!(otr_communicator_destroy, id),
+            otr!(communicator_destroy, id),
             Code::INVALID_HANDLE,
             "a destroy of none",
         )?;
@@ -411,46 +397,28 @@ fn wrong_calls(context: &Context) -> Verdict {
     let comm = communicator;
     for (call, what) in [
         (
-            otr!(
-                otr_all_reduce,
-                stream,
-                comm,
-                memory,
-                memory,
-                1 << 40,
-                F32,
-                SUM
-            ),
+            otr!(all_reduce, stream, comm, memory, memory, 1 << 40, F32, SUM),
             "elements beyond",
         ),
         (
-            otr!(
-                otr_all_reduce,
-                stream,
-                comm,
-                memory,
-                memory,
-                1 << 62,
-                F32,
-                SUM
-            ),
+            otr!(all_reduce, stream, comm, memory, memory, 1 << 62, F32, SUM),
             "more than 64 bits",
         ),
         (
-            otr!(otr_all_reduce, stream, comm, memory, memory, 8, 999, SUM),
+            otr!(all_reduce, stream, comm, memory, memory, 8, 999, SUM),
             "a type that is none",
         ),
         (
-            otr!(otr_all_reduce, stream, comm, memory, memory, 8, F32, 99),
+            otr!(all_reduce, stream, comm, memory, memory, 8, F32, 99),
             "a reduction that is none",
         ),
         (
-            otr!(otr_reduce, stream, comm, memory, memory, 8, F32, SUM, 1),
+            otr!(reduce, stream, comm, memory, memory, 8, F32, SUM, 1),
             "a root that is none",
         ),
         (
             otr!(
-                otr_reduce_scatter,
+                reduce_scatter,
                 stream,
                 comm,
                 memory,
@@ -462,31 +430,31 @@ fn wrong_calls(context: &Context) -> Verdict {
             "shares beyond",
         ),
         (
-            otr!(otr_broadcast, stream, comm, memory, 1 << 40, 0),
+            otr!(broadcast, stream, comm, memory, 1 << 40, 0),
             "bytes beyond",
         ),
         (
-            otr!(otr_broadcast, stream, comm, memory, 8, 1),
+            otr!(broadcast, stream, comm, memory, 8, 1),
             "a root that is none",
         ),
         (
-            otr!(otr_all_gather, stream, comm, memory, memory, 1 << 40),
+            otr!(all_gather, stream, comm, memory, memory, 1 << 40),
             "parts beyond",
         ),
         (
-            otr!(otr_all_gather, stream, comm, 64, memory, 8),
+            otr!(all_gather, stream, comm, 64, memory, 8),
             "memory of nobody",
         ),
     ] {
         refused(call, invalid, what)?;
     }
-    otr!(otr_communicator_query, comm)?;
+    otr!(communicator_query, comm)?;
     equal!(
         download::<f32>(stream, memory, 16)?,
         vec![1.0; 16],
         "the memory afterwards"
     );
-    otr!(otr_communicator_destroy, comm)?;
+    otr!(communicator_destroy, comm)?;
     Ok(())
 }
 
@@ -495,8 +463,8 @@ fn a_capture(context: &Context) -> Verdict {
     let ranks = world(1)?;
     let rank = &ranks[0];
     let (memory, passed) = (rank.own(SIZE)?, event()?);
-    otr!(otr_event_record, passed, rank.stream)?;
-    otr!(otr_stream_synchronize, rank.stream)?;
+    otr!(event_record, passed, rank.stream)?;
+    otr!(stream_synchronize, rank.stream)?;
     begin(rank.stream)?;
     let call = rank.all_reduce(memory, memory, COUNT as u64);
     refused(call, Code::CAPTURE, "a call on a stream that captures")?;
@@ -510,7 +478,7 @@ fn a_capture(context: &Context) -> Verdict {
         vec![1.0; COUNT],
         "the stream afterwards"
     );
-    otr!(otr_event_destroy, passed)?;
+    otr!(event_destroy, passed)?;
     give_back(ranks)
 }
 
@@ -525,7 +493,7 @@ fn supported_or_not(context: &Context) -> Verdict {
         );
         return Ok(());
     }
-    let answer = otr!(otr_communicator_id, 0, &mut std::ptr::null_mut());
+    let answer = otr!(communicator_id, 0, &mut std::ptr::null_mut());
     let answer = refused(
         answer,
         Code::UNSUPPORTED,
@@ -552,13 +520,7 @@ fn exchanged_or_not(context: &Context) -> Verdict {
         return Ok(());
     }
     let ranks = world(1)?;
-    let answer = otr!(
-        otr_exchange,
-        ranks[0].stream,
-        ranks[0].communicator,
-        null(),
-        0
-    );
+    let answer = otr!(exchange, ranks[0].stream, ranks[0].communicator, null(), 0);
     match context.has(&driver, Need::CollectivesExchange) {
         true => answer?,
         false => drop(refused(answer, Code::UNSUPPORTED, "an exchange")?),

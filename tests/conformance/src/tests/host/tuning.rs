@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 use std::ptr::{null, null_mut};
 
+use crate::tests::host::bindings::*;
 use outrigger_device::Code;
-use outrigger_ffi::*;
 
 use super::{Refused, alloc, begin, end, otr, refused, start, stream};
 use crate::test::tests;
@@ -52,7 +52,7 @@ pub(super) fn tune_params() -> otr_tune_params_t {
 }
 
 pub(super) fn tune(params: &otr_tune_params_t, chosen: *mut u32) -> Result<(), Refused> {
-    otr!(otr_tune_choose, 0, params, chosen, null_mut())
+    otr!(tune_choose, 0, params, chosen, null_mut())
 }
 
 fn the_default(context: &Context) -> Verdict {
@@ -63,7 +63,7 @@ fn the_default(context: &Context) -> Verdict {
     alloc(64, stream)?;
     let (mut chosen, mut times) = (7, [7; 2]);
     otr!(
-        otr_tune_choose,
+        tune_choose,
         0,
         &tune_params(),
         &mut chosen,
@@ -214,12 +214,12 @@ fn wrong_questions(context: &Context) -> Verdict {
     ];
     let (mut chosen, mut times) = (7, [7; 2]);
     for (what, params) in &wrong {
-        let answer = otr!(otr_tune_choose, 0, params, &mut chosen, times.as_mut_ptr());
+        let answer = otr!(tune_choose, 0, params, &mut chosen, times.as_mut_ptr());
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
     refused(
         otr!(
-            otr_tune_choose,
+            tune_choose,
             u32::MAX,
             &right(),
             &mut chosen,

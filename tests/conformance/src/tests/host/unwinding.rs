@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Stdio;
 use std::ptr::null_mut;
 
+use crate::tests::host::bindings::*;
 use outrigger_device::sys::otr_host_fn;
-use outrigger_ffi::*;
 
 use super::building::functions::host_node;
 use super::{add, alloc, begin, end, executable, history, otr, start, stream};
@@ -102,7 +102,7 @@ macro_rules! unwinding {
 
 fn observe(kinds: u32) -> Verdict {
     let function = unwinding!((*mut c_void, *const otr_observation_t));
-    otr!(otr_observer_add, kinds, Some(function), null_mut(), &mut 0)?;
+    otr!(observer_add, kinds, Some(function), null_mut(), &mut 0)?;
     Ok(())
 }
 
@@ -115,19 +115,19 @@ fn observer() -> Verdict {
 fn observer_of_fallbacks() -> Verdict {
     observe(OTR_OBSERVE_FALLBACK)?;
     let name = c"nothing".as_ptr();
-    otr!(otr_fallback_begin, name, &mut 0)?;
-    Ok(otr!(otr_fallback_end, name, 1, 1)?)
+    otr!(fallback_begin, name, &mut 0)?;
+    Ok(otr!(fallback_end, name, 1, 1)?)
 }
 
 fn profiled() -> Verdict {
     static ZERO: u8 = 0;
     let function = unwinding!((*mut c_void, *const otr_profiled_work_t));
     let stream = stream()?;
-    otr!(otr_profile_start)?;
+    otr!(profile_start)?;
     let address = alloc(4096, stream)?;
     let pattern = &raw const ZERO;
-    otr!(otr_fill, stream, address, 4096, pattern.cast(), 1)?;
-    Ok(otr!(otr_profile_stop, Some(function), null_mut())?)
+    otr!(fill, stream, address, 4096, pattern.cast(), 1)?;
+    Ok(otr!(profile_stop, Some(function), null_mut())?)
 }
 
 fn registered() -> Verdict {
@@ -136,28 +136,23 @@ fn registered() -> Verdict {
     params.function = Some(unwinding!(
         (*mut c_void, otr_stream_t, otr_operator_id_t, *const Call) -> *mut otr_status_t
     ));
-    otr!(otr_operator_register, &params, &mut 0)?;
+    otr!(operator_register, &params, &mut 0)?;
     let mut id = 0;
-    otr!(otr_operator_find, params.name, &mut id)?;
+    otr!(operator_find, params.name, &mut id)?;
     let call = super::operators::empty_call();
-    Ok(otr!(otr_operator_call, stream()?, id, &call)?)
+    Ok(otr!(operator_call, stream()?, id, &call)?)
 }
 
 fn pressure() -> Verdict {
     let function = unwinding!((*mut c_void, u32, u64) -> u32);
-    otr!(
-        otr_observer_add_pressure,
-        Some(function),
-        null_mut(),
-        &mut 0
-    )?;
+    otr!(observer_add_pressure, Some(function), null_mut(), &mut 0)?;
     let stream = stream()?;
-    otr!(otr_memory_set_limit, 0, 1 << 20)?;
+    otr!(memory_set_limit, 0, 1 << 20)?;
     alloc(4 << 20, stream).map(drop)
 }
 
 fn keep(options: otr_history_options_t) -> Verdict {
-    Ok(otr!(otr_memory_history_start, 0, &options)?)
+    Ok(otr!(memory_history_start, 0, &options)?)
 }
 
 unsafe extern "C" fn seven(_: *mut c_void) -> u64 {
@@ -180,8 +175,8 @@ fn context_release() -> Verdict {
         release: Some(unwinding!((*mut c_void, u64))),
         ..history::options(8)
     })?;
-    otr!(otr_memory_free, alloc(4096, stream)?)?;
-    Ok(otr!(otr_memory_history_stop, 0)?)
+    otr!(memory_free, alloc(4096, stream)?)?;
+    Ok(otr!(memory_history_stop, 0)?)
 }
 
 fn context_frames() -> Verdict {
@@ -192,7 +187,7 @@ fn context_frames() -> Verdict {
         ..history::options(8)
     })?;
     alloc(4096, stream)?;
-    Ok(otr!(otr_memory_snapshot, 0, &mut null_mut())?)
+    Ok(otr!(memory_snapshot, 0, &mut null_mut())?)
 }
 
 /// A host function that fails to stay within itself.
@@ -218,8 +213,8 @@ fn escaping_destroy() -> otr_host_node_t {
 
 fn of_a_stream(node: &otr_host_node_t) -> Verdict {
     let stream = stream()?;
-    otr!(otr_host_node, stream, node)?;
-    Ok(otr!(otr_stream_synchronize, stream)?)
+    otr!(host_node, stream, node)?;
+    Ok(otr!(stream_synchronize, stream)?)
 }
 
 fn node_of_a_stream() -> Verdict {
@@ -237,25 +232,25 @@ fn replayed(capture: impl FnOnce(u64) -> Verdict) -> Verdict {
     capture(stream)?;
     let graph = end(stream)?;
     let exec = executable(graph)?;
-    otr!(otr_graph_destroy, graph)?;
-    otr!(otr_graph_replay, exec, stream)?;
-    otr!(otr_stream_synchronize, stream)?;
-    Ok(otr!(otr_graph_exec_destroy, exec)?)
+    otr!(graph_destroy, graph)?;
+    otr!(graph_replay, exec, stream)?;
+    otr!(stream_synchronize, stream)?;
+    Ok(otr!(graph_exec_destroy, exec)?)
 }
 
 fn node_of_a_graph() -> Verdict {
-    replayed(|stream| Ok(otr!(otr_host_node, stream, &escaping_node())?))
+    replayed(|stream| Ok(otr!(host_node, stream, &escaping_node())?))
 }
 
 fn call_of_a_graph() -> Verdict {
     let function: otr_host_fn = Some(unwinding!((*mut c_void, i32) -> i32));
-    replayed(|stream| Ok(otr!(otr_host_call, stream, function, null_mut())?))
+    replayed(|stream| Ok(otr!(host_call, stream, function, null_mut())?))
 }
 
 fn destroy_of_a_graph() -> Verdict {
-    replayed(|stream| Ok(otr!(otr_host_node, stream, &escaping_destroy())?))?;
+    replayed(|stream| Ok(otr!(host_node, stream, &escaping_destroy())?))?;
     // What a graph keeps goes when the driver says that the replay is over, and a call that waits sees that.
-    Ok(otr!(otr_device_synchronize, 0)?)
+    Ok(otr!(device_synchronize, 0)?)
 }
 
 /// An executor has a type that is not unsafe.
@@ -266,10 +261,10 @@ fn executor() -> Verdict {
     let function = unwinding!((i64, i64, i64, otr_parallel_body_fn, *mut c_void));
     // SAFETY: the same function; it asks nothing of its caller.
     let function = unsafe { std::mem::transmute::<*const (), Executor>(function as *const ()) };
-    otr!(otr_set_threads, 4)?;
-    otr!(otr_set_parallel_for, Some(function))?;
+    otr!(set_threads, 4)?;
+    otr!(set_parallel_for, Some(function))?;
     let stream = stream()?;
     let address = alloc(4 * COUNT as u64, stream)?;
     add(stream, (address, address, address), COUNT, 1)?;
-    Ok(otr!(otr_stream_synchronize, stream)?)
+    Ok(otr!(stream_synchronize, stream)?)
 }

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::tests::host::bindings::OTR_CAPTURE_RELAXED;
 use outrigger_device::{Code, CopyKind};
-use outrigger_ffi::OTR_CAPTURE_RELAXED;
 
 use super::{alloc, download, event, fill, finished, made, otr, refused, start, stream, upload};
 use crate::test::tests;
@@ -72,8 +72,8 @@ pub(in crate::tests) mod memory {
             );
         }
         equal!(alloc(0, stream)?, 0, "the address of 0 bytes");
-        otr!(otr_memory_free, 0)?;
-        otr!(otr_memory_free, address)?;
+        otr!(memory_free, 0)?;
+        otr!(memory_free, address)?;
         Ok(())
     }
 
@@ -89,35 +89,29 @@ pub(in crate::tests) mod memory {
         let all = [
             (
                 "a fill beyond the end",
-                otr!(otr_fill, stream, address + 4096 - 32, 64, pattern, 1),
+                otr!(fill, stream, address + 4096 - 32, 64, pattern, 1),
             ),
             (
                 "a fill in front of it",
-                otr!(otr_fill, stream, address - 64, 128, pattern, 1),
+                otr!(fill, stream, address - 64, 128, pattern, 1),
             ),
-            (
-                "a fill of address 0",
-                otr!(otr_fill, stream, 0, 64, pattern, 1),
-            ),
+            ("a fill of address 0", otr!(fill, stream, 0, 64, pattern, 1)),
             (
                 "a fill of host memory",
-                otr!(otr_fill, stream, host, 64, pattern, 1),
+                otr!(fill, stream, host, 64, pattern, 1),
             ),
             (
                 "a copy beyond the end",
-                otr!(otr_copy, stream, address + 4095, host, 64, kind),
+                otr!(copy, stream, address + 4095, host, 64, kind),
             ),
-            (
-                "a copy to nowhere",
-                otr!(otr_copy, stream, 64, host, 64, kind),
-            ),
+            ("a copy to nowhere", otr!(copy, stream, 64, host, 64, kind)),
             (
                 "a copy of all numbers",
-                otr!(otr_copy, stream, address, host, u64::MAX, kind),
+                otr!(copy, stream, address, host, u64::MAX, kind),
             ),
-            ("a free of an offset", otr!(otr_memory_free, address + 64)),
-            ("a free of host memory", otr!(otr_memory_free, host)),
-            ("a free of all ones", otr!(otr_memory_free, u64::MAX)),
+            ("a free of an offset", otr!(memory_free, address + 64)),
+            ("a free of host memory", otr!(memory_free, host)),
+            ("a free of all ones", otr!(memory_free, u64::MAX)),
         ];
         for (what, answer) in all {
             refused(answer, Code::INVALID_ARGUMENT, what)?;
@@ -127,16 +121,12 @@ pub(in crate::tests) mod memory {
             vec![3; 4096],
             "the memory"
         );
-        otr!(otr_memory_free, address)?;
+        otr!(memory_free, address)?;
         for (what, answer, says) in [
-            (
-                "a second free",
-                otr!(otr_memory_free, address),
-                "already free",
-            ),
+            ("a second free", otr!(memory_free, address), "already free"),
             (
                 "a fill of freed memory",
-                otr!(otr_fill, stream, address, 64, pattern, 1),
+                otr!(fill, stream, address, 64, pattern, 1),
                 "freed",
             ),
         ] {
@@ -156,14 +146,14 @@ pub(in crate::tests) mod memory {
             fill(stream, address, 1 << 16, &[round])?;
             let kind = CopyKind::DeviceToDevice.raw();
             otr!(
-                otr_copy,
+                copy,
                 stream,
                 kept + u64::from(round) * 64,
                 address,
                 64,
                 kind
             )?;
-            otr!(otr_memory_free, address)?;
+            otr!(memory_free, address)?;
         }
         gate.open();
         let expected: Vec<u8> = (0..50u8).flat_map(|round| [round; 64]).collect();
@@ -182,23 +172,23 @@ pub(in crate::tests) mod memory {
         for round in 1..10u8 {
             let (address, gate) = (alloc(1 << 16, first)?, Gate::new());
             fill(first, address, 1 << 16, &[round])?;
-            otr!(otr_stream_synchronize, first)?;
+            otr!(stream_synchronize, first)?;
             hold(second, &gate)?;
             let kind = CopyKind::DeviceToDevice.raw();
-            otr!(otr_copy, second, kept, address, 1 << 16, kind)?;
-            otr!(otr_memory_record_stream, address, second)?;
-            otr!(otr_memory_free, address)?;
+            otr!(copy, second, kept, address, 1 << 16, kind)?;
+            otr!(memory_record_stream, address, second)?;
+            otr!(memory_free, address)?;
             // Were the same memory given out now, this is what would be copied.
             let another = alloc(1 << 16, first)?;
             fill(first, another, 1 << 16, &[0xee])?;
-            otr!(otr_stream_synchronize, first)?;
+            otr!(stream_synchronize, first)?;
             gate.open();
             equal!(
                 download::<u8>(second, kept, 1 << 16)?,
                 vec![round; 1 << 16],
                 "what the second stream copied"
             );
-            otr!(otr_memory_free, another)?;
+            otr!(memory_free, another)?;
         }
         Ok(())
     }
@@ -210,7 +200,7 @@ pub(in crate::tests) mod memory {
         fill(stream, address, 4096, &[5])?;
         for size in [1 << 50, u64::MAX / 2, u64::MAX] {
             let told = refused(
-                otr!(otr_memory_alloc, 0, size, stream, &mut 0),
+                otr!(memory_alloc, 0, size, stream, &mut 0),
                 Code::OUT_OF_MEMORY,
                 &format!("{size} bytes"),
             )?;
@@ -242,7 +232,7 @@ pub(in crate::tests) mod memory {
         start(context)?;
         let stream = stream()?;
         let (mut free, mut total) = (0u64, 0u64);
-        if otr!(otr_memory_info, 0, &mut free, &mut total).is_err() {
+        if otr!(memory_info, 0, &mut free, &mut total).is_err() {
             return Ok(());
         }
         // All of it in small pieces, which stay in the cache; then one piece of half, or the largest that
@@ -251,14 +241,14 @@ pub(in crate::tests) mod memory {
             .map(|_| alloc(free / 16, stream))
             .collect::<Verdict<_>>()?;
         for address in pieces {
-            otr!(otr_memory_free, address)?;
+            otr!(memory_free, address)?;
         }
-        let info: outrigger_ffi::otr_device_info_t =
-            super::super::filled(|out| otr!(otr_device_info, 0, out))?;
+        let info: crate::tests::host::bindings::otr_device_info_t =
+            super::super::filled(|out| otr!(device_info, 0, out))?;
         let size = (free / 2).min(info.largest_allocation);
         let large = alloc(size, stream)?;
         fill(stream, large + size - 64, 64, &[1])?;
-        Ok(otr!(otr_stream_synchronize, stream)?)
+        Ok(otr!(stream_synchronize, stream)?)
     }
 
     fn contents_stay(context: &Context) -> Verdict {
@@ -274,7 +264,7 @@ pub(in crate::tests) mod memory {
                     pattern(size, seed),
                     "{size} bytes, before they are freed"
                 );
-                otr!(otr_memory_free, address)?;
+                otr!(memory_free, address)?;
             } else {
                 let (size, stream) = (rng.usize(1..30_000), streams[rng.usize(..4)]);
                 let address = alloc(size as u64, stream)?;
@@ -296,7 +286,7 @@ pub(super) fn hold(stream: u64, gate: &Gate) -> Verdict {
     }
     let waiter: Box<dyn FnOnce() + Send> = Box::new(gate.waiter());
     let user = Box::into_raw(Box::new(waiter)).cast();
-    Ok(otr!(otr_host_call, stream, Some(wait), user)?)
+    Ok(otr!(host_call, stream, Some(wait), user)?)
 }
 
 /// Counts its calls, and 1000 for each with a failure.
@@ -313,7 +303,7 @@ unsafe extern "C" fn fails(_: *mut c_void, _: i32) -> i32 {
 
 fn count(stream: u64, counter: &'static AtomicU64) -> Verdict {
     let user = std::ptr::from_ref(counter).cast_mut().cast();
-    Ok(otr!(otr_host_call, stream, Some(tick), user)?)
+    Ok(otr!(host_call, stream, Some(tick), user)?)
 }
 
 fn counter() -> &'static AtomicU64 {
@@ -327,7 +317,7 @@ fn order_of_a_stream(context: &Context) -> Verdict {
     for round in 1..60u8 {
         fill(stream, address, 4096, &[round])?;
         otr!(
-            otr_copy,
+            copy,
             stream,
             address + 4096,
             address,
@@ -360,7 +350,7 @@ fn streams_are_independent(context: &Context) -> Verdict {
     }
     check!(!finished(held)?, "the held stream has not finished");
     gate.open();
-    Ok(otr!(otr_stream_synchronize, held)?)
+    Ok(otr!(stream_synchronize, held)?)
 }
 
 fn events_order_streams(context: &Context) -> Verdict {
@@ -369,8 +359,8 @@ fn events_order_streams(context: &Context) -> Verdict {
     let address = alloc(4096, first)?;
     hold(first, &gate)?;
     fill(first, address, 4096, &[1])?;
-    otr!(otr_event_record, point, first)?;
-    otr!(otr_stream_wait_event, second, point)?;
+    otr!(event_record, point, first)?;
+    otr!(stream_wait_event, second, point)?;
     fill(second, address, 2048, &[2])?;
     check!(!finished(second)?, "the waiting stream has not finished");
     gate.open();
@@ -386,20 +376,20 @@ fn events_order_streams(context: &Context) -> Verdict {
 fn events_move(context: &Context) -> Verdict {
     start(context)?;
     let (stream, point, gate) = (stream()?, event()?, Gate::new());
-    let passed = |id| Verdict::Ok(made(|out: *mut u32| otr!(otr_event_query, id, out))? == 1);
+    let passed = |id| Verdict::Ok(made(|out: *mut u32| otr!(event_query, id, out))? == 1);
     check!(
         passed(point)?,
         "an event that was never recorded has passed"
     );
-    otr!(otr_event_synchronize, point)?;
-    otr!(otr_event_record, point, stream)?;
-    otr!(otr_event_synchronize, point)?;
+    otr!(event_synchronize, point)?;
+    otr!(event_record, point, stream)?;
+    otr!(event_synchronize, point)?;
     hold(stream, &gate)?;
     check!(passed(point)?, "it stands for the old point");
-    otr!(otr_event_record, point, stream)?;
+    otr!(event_record, point, stream)?;
     check!(!passed(point)?, "it has moved to the new one");
     gate.open();
-    otr!(otr_event_synchronize, point)?;
+    otr!(event_synchronize, point)?;
     Ok(())
 }
 
@@ -409,16 +399,16 @@ fn failures(context: &Context) -> Verdict {
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[1])?;
     for _ in 0..5 {
-        otr!(otr_host_call, stream, Some(fails), null_mut())?;
+        otr!(host_call, stream, Some(fails), null_mut())?;
         fill(stream, address, 64, &[2])?;
         count(stream, calls)?;
         let failure = refused(
-            otr!(otr_stream_synchronize, stream),
+            otr!(stream_synchronize, stream),
             Code::EXECUTION,
             "the stream",
         )?;
         equal!(failure.stream, stream, "H3: the stream of the status");
-        otr!(otr_stream_synchronize, stream)?;
+        otr!(stream_synchronize, stream)?;
         equal!(
             download::<u8>(stream, address, 64)?,
             [1; 64],
@@ -436,32 +426,28 @@ fn failures(context: &Context) -> Verdict {
 fn failures_go_with_events(context: &Context) -> Verdict {
     start(context)?;
     let (first, second, point) = (stream()?, stream()?, event()?);
-    otr!(otr_host_call, first, Some(fails), null_mut())?;
-    otr!(otr_event_record, point, first)?;
-    otr!(otr_stream_wait_event, second, point)?;
+    otr!(host_call, first, Some(fails), null_mut())?;
+    otr!(event_record, point, first)?;
+    otr!(stream_wait_event, second, point)?;
+    refused(otr!(event_synchronize, point), Code::EXECUTION, "the event")?;
     refused(
-        otr!(otr_event_synchronize, point),
-        Code::EXECUTION,
-        "the event",
-    )?;
-    refused(
-        otr!(otr_stream_synchronize, second),
+        otr!(stream_synchronize, second),
         Code::EXECUTION,
         "the stream that waits",
     )?;
     refused(
-        otr!(otr_stream_synchronize, first),
+        otr!(stream_synchronize, first),
         Code::EXECUTION,
         "the stream that failed",
     )?;
     refused(
-        otr!(otr_event_synchronize, point),
+        otr!(event_synchronize, point),
         Code::EXECUTION,
         "the event, later",
     )?;
-    otr!(otr_stream_synchronize, second)?;
-    otr!(otr_event_record, point, first)?;
-    Ok(otr!(otr_event_synchronize, point)?)
+    otr!(stream_synchronize, second)?;
+    otr!(event_record, point, first)?;
+    Ok(otr!(event_synchronize, point)?)
 }
 
 fn destroying_does_not_wait(context: &Context) -> Verdict {
@@ -471,9 +457,9 @@ fn destroying_does_not_wait(context: &Context) -> Verdict {
         let (stream, point) = (stream()?, event()?);
         hold(stream, &gate)?;
         count(stream, calls)?;
-        otr!(otr_event_record, point, stream)?;
-        otr!(otr_stream_destroy, stream)?;
-        otr!(otr_event_destroy, point)?;
+        otr!(event_record, point, stream)?;
+        otr!(stream_destroy, stream)?;
+        otr!(event_destroy, point)?;
     }
     equal!(
         calls.load(Ordering::SeqCst),
@@ -490,7 +476,7 @@ fn host_functions(context: &Context) -> Verdict {
     for round in 1..=2000 {
         count(stream, calls)?;
         if round % 500 == 0 {
-            otr!(otr_stream_synchronize, stream)?;
+            otr!(stream_synchronize, stream)?;
             equal!(calls.load(Ordering::SeqCst), round, "calls");
         }
     }
@@ -499,38 +485,34 @@ fn host_functions(context: &Context) -> Verdict {
 
 fn current_is_per_thread(context: &Context) -> Verdict {
     start(context)?;
-    let devices = made(|out| otr!(otr_device_count, out))?;
+    let devices = made(|out| otr!(device_count, out))?;
     let mine = stream()?;
-    otr!(otr_stream_set_current, mine)?;
-    otr!(otr_device_set_current, devices - 1)?;
-    let default = made(|out| otr!(otr_stream_default, 0, out))?;
+    otr!(stream_set_current, mine)?;
+    otr!(device_set_current, devices - 1)?;
+    let default = made(|out| otr!(stream_default, 0, out))?;
     threads(3, |_| {
         equal!(
-            made(|out| otr!(otr_device_current, out))?,
+            made(|out| otr!(device_current, out))?,
             0,
             "the device on which a thread starts"
         );
         equal!(
-            made(|out| otr!(otr_stream_current, 0, out))?,
+            made(|out| otr!(stream_current, 0, out))?,
             default,
             "the stream on which it starts"
         );
         let own = stream()?;
-        otr!(otr_stream_set_current, own)?;
-        equal!(
-            made(|out| otr!(otr_stream_current, 0, out))?,
-            own,
-            "its own"
-        );
+        otr!(stream_set_current, own)?;
+        equal!(made(|out| otr!(stream_current, 0, out))?, own, "its own");
         Ok(())
     })?;
     equal!(
-        made(|out| otr!(otr_device_current, out))?,
+        made(|out| otr!(device_current, out))?,
         devices - 1,
         "this thread's device"
     );
     equal!(
-        made(|out| otr!(otr_stream_current, 0, out))?,
+        made(|out| otr!(stream_current, 0, out))?,
         mine,
         "this thread's stream"
     );
@@ -544,16 +526,16 @@ fn threads_share_streams(context: &Context) -> Verdict {
         for round in 0..200 {
             count(stream, calls)?;
             if round % 40 == 0 {
-                otr!(otr_stream_synchronize, stream)?;
+                otr!(stream_synchronize, stream)?;
                 let point = event()?;
-                otr!(otr_event_record, point, stream)?;
-                otr!(otr_event_synchronize, point)?;
-                otr!(otr_event_destroy, point)?;
+                otr!(event_record, point, stream)?;
+                otr!(event_synchronize, point)?;
+                otr!(event_destroy, point)?;
             }
         }
         Ok(())
     })?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     equal!(calls.load(Ordering::SeqCst), 1200, "calls of six threads");
     Ok(())
 }
@@ -561,10 +543,10 @@ fn threads_share_streams(context: &Context) -> Verdict {
 fn a_fork_is_refused(context: &Context) -> Verdict {
     start(context)?;
     let (stream, point) = (stream()?, event()?);
-    let generator = made(|out| otr!(otr_generator_create, 0, out))?;
+    let generator = made(|out| otr!(generator_create, 0, out))?;
     let address = alloc(64, stream)?;
-    otr!(otr_event_record, point, stream)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(event_record, point, stream)?;
+    otr!(stream_synchronize, stream)?;
     // SAFETY: the child calls the library, which refuses, and then ends without any clean-up.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -572,31 +554,31 @@ fn a_fork_is_refused(context: &Context) -> Verdict {
         let pattern = one.as_ptr().cast::<c_void>();
         // With a device, with an id, with neither, and those that destroy.
         let answers = [
-            otr!(otr_runtime_init),
-            otr!(otr_device_count, &mut word),
-            otr!(otr_device_current, &mut word),
-            otr!(otr_stream_device, stream, &mut word),
-            otr!(otr_stream_query, stream, &mut word),
-            otr!(otr_stream_synchronize, stream),
-            otr!(otr_stream_set_current, stream),
-            otr!(otr_stream_wait_event, stream, point),
-            otr!(otr_event_query, point, &mut word),
-            otr!(otr_event_record, point, stream),
-            otr!(otr_fill, stream, address, 0, pattern, 1),
-            otr!(otr_host_call, stream, Some(fails), null_mut()),
-            otr!(otr_memory_alloc, 0, 0, stream, &mut long),
-            otr!(otr_memory_free, 0),
-            otr!(otr_memory_free, address),
-            otr!(otr_memory_label_push, c"child".as_ptr()),
-            otr!(otr_memory_set_process_limit, 1 << 30),
-            otr!(otr_host_is_pinned, pattern, &mut word),
-            otr!(otr_host_free, null_mut()),
-            otr!(otr_generator_seed, generator, 1),
-            otr!(otr_generator_destroy, generator),
-            otr!(otr_capture_begin, stream, OTR_CAPTURE_RELAXED, 0),
-            otr!(otr_fallback_report, &mut text),
-            otr!(otr_event_destroy, point),
-            otr!(otr_stream_destroy, stream),
+            otr!(runtime_init),
+            otr!(device_count, &mut word),
+            otr!(device_current, &mut word),
+            otr!(stream_device, stream, &mut word),
+            otr!(stream_query, stream, &mut word),
+            otr!(stream_synchronize, stream),
+            otr!(stream_set_current, stream),
+            otr!(stream_wait_event, stream, point),
+            otr!(event_query, point, &mut word),
+            otr!(event_record, point, stream),
+            otr!(fill, stream, address, 0, pattern, 1),
+            otr!(host_call, stream, Some(fails), null_mut()),
+            otr!(memory_alloc, 0, 0, stream, &mut long),
+            otr!(memory_free, 0),
+            otr!(memory_free, address),
+            otr!(memory_label_push, c"child".as_ptr()),
+            otr!(memory_set_process_limit, 1 << 30),
+            otr!(host_is_pinned, pattern, &mut word),
+            otr!(host_free, null_mut()),
+            otr!(generator_seed, generator, 1),
+            otr!(generator_destroy, generator),
+            otr!(capture_begin, stream, OTR_CAPTURE_RELAXED, 0),
+            otr!(fallback_report, &mut text),
+            otr!(event_destroy, point),
+            otr!(stream_destroy, stream),
         ];
         let wrong = answers
             .iter()
@@ -619,8 +601,8 @@ fn a_fork_is_refused(context: &Context) -> Verdict {
         [1; 64],
         "the parent's work goes on"
     );
-    otr!(otr_memory_free, address)?;
-    otr!(otr_generator_destroy, generator)?;
-    otr!(otr_event_destroy, point)?;
-    Ok(otr!(otr_stream_destroy, stream)?)
+    otr!(memory_free, address)?;
+    otr!(generator_destroy, generator)?;
+    otr!(event_destroy, point)?;
+    Ok(otr!(stream_destroy, stream)?)
 }

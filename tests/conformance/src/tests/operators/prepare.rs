@@ -176,7 +176,7 @@ fn names_are_those_that_are_taken(context: &Context) -> Verdict {
         let text = name.to_string_lossy();
         let mut id = 0;
         check!(
-            otr!(otr_operator_find, name.as_ptr(), &raw mut id).is_ok(),
+            otr!(operator_find, name.as_ptr(), &raw mut id).is_ok(),
             "R45: '{text}' is no name of docs/operators.md, and no schema name of a framework's operator"
         );
         check!(seen.insert(id), "R45: '{text}' stands in the list once");

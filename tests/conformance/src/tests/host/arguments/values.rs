@@ -119,8 +119,8 @@ fn listen(context: &Context) -> Verdict<(u64, u32)> {
         device: OTR_ALL_DEVICES,
         flags: 0,
     };
-    made(|out| otr!(otr_operator_register, &params, out))?;
-    let operator = made(|out| otr!(otr_operator_find, NAME.as_ptr(), out))?;
+    made(|out| otr!(operator_register, &params, out))?;
+    let operator = made(|out| otr!(operator_find, NAME.as_ptr(), out))?;
     Ok((stream()?, operator))
 }
 
@@ -187,7 +187,7 @@ fn pass(stream: u64, operator: u32, values: &[otr_value_t]) -> Verdict<Result<()
         flags: OTR_CALL_DEVICE_ONLY,
         ..empty_call()
     };
-    Ok(otr!(otr_operator_call, stream, operator, &call))
+    Ok(otr!(operator_call, stream, operator, &call))
 }
 
 fn each_kind_arrives(context: &Context) -> Verdict {
@@ -303,20 +303,20 @@ fn wrong_ones_are_named(context: &Context) -> Verdict {
         next: &raw const short.ext,
         ..empty_call()
     };
-    let answer = otr!(otr_operator_call, stream, operator, &call);
+    let answer = otr!(operator_call, stream, operator, &call);
     let told = refused(
         answer,
         Code::INVALID_ARGUMENT,
         "arguments that are too short",
     )?;
     check!(told.text.contains("struct_size"), "H9: {}", told.text);
-    let numbers = [scalar(DType::I64, 1); OTR_SCALARS_MAX + 1];
+    let numbers = [scalar(DType::I64, 1); OTR_SCALARS_MAX as usize + 1];
     let call = otr_operator_call_t {
         scalars: numbers.as_ptr(),
         scalar_count: numbers.len() as u32,
         ..empty_call()
     };
-    let answer = otr!(otr_operator_call, stream, operator, &call);
+    let answer = otr!(operator_call, stream, operator, &call);
     let told = refused(answer, Code::INVALID_ARGUMENT, "too many scalars")?;
     check!(
         told.text.contains("64 scalars"),

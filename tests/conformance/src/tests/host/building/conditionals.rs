@@ -21,7 +21,7 @@ fn add_conditional(
     let (list, count) = (bodies.as_ptr(), bodies.len() as u32);
     tried(|out| {
         otr!(
-            otr_graph_add_conditional,
+            graph_add_conditional,
             graph,
             null(),
             0,
@@ -70,9 +70,9 @@ fn conditionals(context: &Context) -> Verdict {
     for (kind, count, cases) in cases {
         let built = graph()?;
         add_conditional(built, kind, (predicate, DType::I64), &bodies[..count])?;
-        otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
+        otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
         otr!(
-            otr_capture_conditional,
+            capture_conditional,
             stream,
             kind,
             predicate,
@@ -80,7 +80,7 @@ fn conditionals(context: &Context) -> Verdict {
             bodies.as_ptr(),
             count as u32
         )?;
-        let captured = made(|out| otr!(otr_capture_end, stream, out))?;
+        let captured = made(|out| otr!(capture_end, stream, out))?;
         for (graph, made_by) in [(built, "built"), (captured, "captured")] {
             let exec = executable(graph)?;
             for &(value, expected) in cases {
@@ -103,18 +103,18 @@ fn loops(context: &Context) -> Verdict {
     let stream = stream()?;
     let (x, predicate, one) = (alloc(64, stream)?, alloc(8, stream)?, alloc(8, stream)?);
     set(stream, one, 1)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     // The body doubles x, and counts the predicate down.
-    otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
+    otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
     add(stream, (x, x, x), 16, 1)?;
     with_add(
         DType::I64,
         (predicate, predicate, one),
         1,
         -1,
-        |add, call| otr!(otr_operator_call, stream, add, call),
+        |add, call| otr!(operator_call, stream, add, call),
     )?;
-    let body = made(|out| otr!(otr_capture_end, stream, out))?;
+    let body = made(|out| otr!(capture_end, stream, out))?;
     let graph = graph()?;
     add_conditional(graph, OTR_GRAPH_WHILE, (predicate, DType::I64), &[body])?;
     let exec = executable(graph)?;
@@ -159,7 +159,7 @@ fn wrong_conditionals(context: &Context) -> Verdict {
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
     equal!(nodes(graph)?, 0, "nodes that were added");
-    otr!(otr_graph_destroy, body)?;
+    otr!(graph_destroy, body)?;
     refused(
         add_conditional(graph, OTR_GRAPH_IF, good, &[body]),
         Code::INVALID_HANDLE,

@@ -108,7 +108,7 @@ fn of_a_stream(context: &Context) -> Verdict {
     script.address.store(address, Ordering::SeqCst);
     let node = script.node();
     fill(stream, address, 64, &[1])?;
-    otr!(otr_host_node, stream, &node)?;
+    otr!(host_node, stream, &node)?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [0x42; 64],
@@ -116,10 +116,10 @@ fn of_a_stream(context: &Context) -> Verdict {
     );
     equal!(script.counts(), (1, 0, 1), "calls, told, given back");
     script.outcome.store(Code::OUT_OF_RANGE.0, Ordering::SeqCst);
-    otr!(otr_host_node, stream, &node)?;
-    otr!(otr_host_node, stream, &node)?;
+    otr!(host_node, stream, &node)?;
+    otr!(host_node, stream, &node)?;
     refused(
-        otr!(otr_stream_synchronize, stream),
+        otr!(stream_synchronize, stream),
         Code::OUT_OF_RANGE,
         "the stream of a function that failed",
     )?;
@@ -128,7 +128,7 @@ fn of_a_stream(context: &Context) -> Verdict {
         (3, 1, 3),
         "calls, told of the failure, given back"
     );
-    Ok(otr!(otr_stream_synchronize, stream)?)
+    Ok(otr!(stream_synchronize, stream)?)
 }
 
 fn without_reach(context: &Context) -> Verdict {
@@ -141,14 +141,14 @@ fn without_reach(context: &Context) -> Verdict {
         write_count: 1,
         ..script.node()
     };
-    let named = otr!(otr_host_node, stream, &naming);
+    let named = otr!(host_node, stream, &naming);
     if reaches {
         named?;
     } else {
         refused(named, Code::UNSUPPORTED, "a function that names memory")?;
     }
-    otr!(otr_host_node, stream, &script.node())?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(host_node, stream, &script.node())?;
+    otr!(stream_synchronize, stream)?;
     let runs = 1 + u64::from(reaches);
     equal!(script.counts(), (runs, 0, runs), "calls, told, given back");
     Ok(())
@@ -156,7 +156,7 @@ fn without_reach(context: &Context) -> Verdict {
 
 /// A graph made executable; `None` where the driver's graphs have no host functions.
 fn replayable(graph: u64, way: u32) -> Verdict<Option<u64>> {
-    match tried(|out| otr!(otr_graph_instantiate, graph, way, out)) {
+    match tried(|out| otr!(graph_instantiate, graph, way, out)) {
         Err(refused) if way == OTR_GRAPH_NATIVE && refused.code == Code::UNSUPPORTED => Ok(None),
         outcome => Ok(Some(outcome?)),
     }
@@ -192,14 +192,14 @@ fn of_a_graph(context: &Context) -> Verdict {
         let second = add_host(built, &[first], &node)?;
         add_host(built, &[second], &node)?;
         begin(stream)?;
-        otr!(otr_host_node, stream, &captured.node())?;
+        otr!(host_node, stream, &captured.node())?;
         let graph = end(stream)?;
         let (Some(exec), Some(other)) = (replayable(built, way)?, replayable(graph, way)?) else {
             context.note("graphs of the driver have no host functions");
             continue;
         };
-        otr!(otr_graph_destroy, built)?;
-        otr!(otr_graph_destroy, graph)?;
+        otr!(graph_destroy, built)?;
+        otr!(graph_destroy, graph)?;
         equal!(
             (script.counts(), captured.counts()),
             ((0, 0, 0), (0, 0, 0)),
@@ -222,7 +222,7 @@ fn of_a_graph(context: &Context) -> Verdict {
         script.outcome.store(Code::OUT_OF_RANGE.0, Ordering::SeqCst);
         replay(exec, stream)?;
         refused(
-            otr!(otr_stream_synchronize, stream),
+            otr!(stream_synchronize, stream),
             Code::OUT_OF_RANGE,
             "the stream of a replay that failed",
         )?;
@@ -233,10 +233,10 @@ fn of_a_graph(context: &Context) -> Verdict {
         );
         script.outcome.store(0, Ordering::SeqCst);
         replay(exec, stream)?;
-        otr!(otr_graph_exec_destroy, exec)?;
-        otr!(otr_graph_exec_destroy, other)?;
-        otr!(otr_stream_synchronize, stream)?;
-        otr!(otr_memory_free, address)?;
+        otr!(graph_exec_destroy, exec)?;
+        otr!(graph_exec_destroy, other)?;
+        otr!(stream_synchronize, stream)?;
+        otr!(memory_free, address)?;
         until_given_back(&[(script, 2), (captured, 1)], before)?;
         equal!(
             (script.counts(), captured.counts()),
@@ -254,13 +254,13 @@ fn what_a_replay_uses(context: &Context) -> Verdict {
         let (stream, other, script) = (stream()?, stream()?, Script::new());
         let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
         fill(stream, x, 64, &[3])?;
-        let pool = made(|out| otr!(otr_pool_create, 0, out))?;
-        otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
+        let pool = made(|out| otr!(pool_create, 0, out))?;
+        otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
         let inner = alloc(64, stream)?;
         copy(stream, inner, x)?;
-        otr!(otr_host_node, stream, &script.node())?;
+        otr!(host_node, stream, &script.node())?;
         copy(stream, y, inner)?;
-        otr!(otr_memory_free, inner)?;
+        otr!(memory_free, inner)?;
         let graph = end(stream)?;
         let Some(exec) = replayable(graph, way)? else {
             continue;
@@ -268,17 +268,17 @@ fn what_a_replay_uses(context: &Context) -> Verdict {
         let gate = Gate::new();
         hold(stream, &gate)?;
         replay(exec, stream)?;
-        otr!(otr_graph_exec_destroy, exec)?;
-        otr!(otr_graph_destroy, graph)?;
-        otr!(otr_pool_destroy, pool)?;
-        otr!(otr_memory_free, x)?;
-        otr!(otr_memory_empty_cache, 0)?;
+        otr!(graph_exec_destroy, exec)?;
+        otr!(graph_destroy, graph)?;
+        otr!(pool_destroy, pool)?;
+        otr!(memory_free, x)?;
+        otr!(memory_empty_cache, 0)?;
         // Nobody else gets the memory.
         let others: Vec<u64> = (0..32).map(|_| alloc(64, other)).collect::<Verdict<_>>()?;
         for &address in &others {
             fill(other, address, 64, &[0xee])?;
         }
-        otr!(otr_stream_synchronize, other)?;
+        otr!(stream_synchronize, other)?;
         equal!(script.counts(), (0, 0, 0), "calls, told, given back");
         gate.open();
         equal!(
@@ -287,7 +287,7 @@ fn what_a_replay_uses(context: &Context) -> Verdict {
             "what a replay by flags {way:#x} has copied"
         );
         for address in others.into_iter().chain([y]) {
-            otr!(otr_memory_free, address)?;
+            otr!(memory_free, address)?;
         }
         until_given_back(&[(script, 1)], before)?;
         equal!(script.counts(), (1, 0, 1), "calls, told, given back");
@@ -303,7 +303,7 @@ fn of_a_graph_that_fails(context: &Context) -> Verdict {
         script.outcome.store(Code::OUT_OF_RANGE.0, Ordering::SeqCst);
         let address = alloc(64, stream)?;
         begin(stream)?;
-        otr!(otr_host_node, stream, &script.node())?;
+        otr!(host_node, stream, &script.node())?;
         fill(stream, address, 64, &[1])?;
         let graph = end(stream)?;
         let Some(exec) = replayable(graph, way)? else {
@@ -311,11 +311,11 @@ fn of_a_graph_that_fails(context: &Context) -> Verdict {
         };
         replay(exec, stream)?;
         replay(exec, stream)?;
-        otr!(otr_graph_exec_destroy, exec)?;
-        otr!(otr_graph_destroy, graph)?;
-        otr!(otr_memory_free, address)?;
+        otr!(graph_exec_destroy, exec)?;
+        otr!(graph_destroy, graph)?;
+        otr!(memory_free, address)?;
         refused(
-            otr!(otr_stream_synchronize, stream),
+            otr!(stream_synchronize, stream),
             Code::OUT_OF_RANGE,
             "the stream of the replays",
         )?;
@@ -335,16 +335,16 @@ fn of_graphs_within_graphs(context: &Context) -> Verdict {
     add_child(b, &[], a)?;
     add_child(a, &[], b)?;
     let exec = executable(a)?;
-    otr!(otr_graph_destroy, a)?;
-    otr!(otr_graph_destroy, b)?;
+    otr!(graph_destroy, a)?;
+    otr!(graph_destroy, b)?;
     replay(exec, stream)?;
-    otr!(otr_stream_synchronize, stream)?;
+    otr!(stream_synchronize, stream)?;
     equal!(
         script.counts(),
         (4, 0, 0),
         "calls: two of its own, two of the other's; told, given back"
     );
-    otr!(otr_graph_exec_destroy, exec)?;
+    otr!(graph_exec_destroy, exec)?;
     until_given_back(&[(script, 1)], before)
 }
 
@@ -364,7 +364,7 @@ fn bound_memory(context: &Context) -> Verdict {
     add_host(body, &[], &node)?;
     made(|out: *mut u32| {
         otr!(
-            otr_graph_add_conditional,
+            graph_add_conditional,
             outer,
             null(),
             0,
@@ -377,18 +377,18 @@ fn bound_memory(context: &Context) -> Verdict {
         )
     })?;
     for graph in [body, outer] {
-        otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), address, 64)?;
+        otr!(graph_name_buffer, graph, c"x".as_ptr(), address, 64)?;
         let told = refused(
-            otr!(otr_graph_instantiate, graph, 0, &mut 0),
+            otr!(graph_instantiate, graph, 0, &mut 0),
             Code::UNSUPPORTED,
             "a name for memory of a host function",
         )?;
         for part in ["'x' cannot be bound", "my host function"] {
             check!(told.text.contains(part), "H3: {part} in {}", told.text);
         }
-        otr!(otr_graph_destroy, graph)?;
+        otr!(graph_destroy, graph)?;
     }
-    otr!(otr_memory_free, address)?;
+    otr!(memory_free, address)?;
     until_given_back(&[(script, 1)], before)?;
     equal!(script.counts(), (0, 0, 1), "calls, told, given back");
     Ok(())
@@ -419,14 +419,14 @@ fn refused_ones(context: &Context) -> Verdict {
         ..script.node()
     };
     refused(
-        otr!(otr_host_node, stream, &unread),
+        otr!(host_node, stream, &unread),
         Code::INVALID_ARGUMENT,
         "a list of one address at NULL",
     )?;
     equal!(nodes(graph)?, 0, "nodes that were added");
-    otr!(otr_graph_destroy, graph)?;
-    otr!(otr_stream_synchronize, stream)?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(graph_destroy, graph)?;
+    otr!(stream_synchronize, stream)?;
+    otr!(memory_empty_cache, 0)?;
     equal!(script.counts(), (0, 0, 0), "calls, told, given back");
     Ok(())
 }

@@ -31,7 +31,7 @@ tests! { "host-abi.replay":
 }
 
 fn exec_info(exec: u64) -> Verdict<otr_graph_exec_info_t> {
-    filled(|out| otr!(otr_graph_exec_info, exec, out))
+    filled(|out| otr!(graph_exec_info, exec, out))
 }
 
 fn executable_graphs(context: &Context) -> Verdict {
@@ -42,7 +42,7 @@ fn executable_graphs(context: &Context) -> Verdict {
     fill(stream, address, 64, &[6])?;
     let inner = alloc(5000, stream)?;
     fill(stream, inner, 5000, &[7])?;
-    otr!(otr_memory_free, inner)?;
+    otr!(memory_free, inner)?;
     let graph = end(stream)?;
     let native = context.has(&context.open()?, Need::Graphs);
     let modes = [
@@ -60,7 +60,7 @@ fn executable_graphs(context: &Context) -> Verdict {
     for (flags, modes) in cases {
         if flags == OTR_GRAPH_NATIVE && !native {
             refused(
-                otr!(otr_graph_instantiate, graph, flags, &mut 0),
+                otr!(graph_instantiate, graph, flags, &mut 0),
                 Code::UNSUPPORTED,
                 "a graph of a driver that has none of its own",
             )?;
@@ -92,7 +92,7 @@ fn executable_graphs(context: &Context) -> Verdict {
         );
         fill(stream, address, 64, &[0])?;
         for _ in 0..3 {
-            otr!(otr_graph_replay, exec, stream)?;
+            otr!(graph_replay, exec, stream)?;
         }
         equal!(exec_info(exec)?.replays, 3, "replays");
         equal!(
@@ -100,7 +100,7 @@ fn executable_graphs(context: &Context) -> Verdict {
             [6; 64],
             "what replays write by flags {flags:#x}"
         );
-        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(graph_exec_destroy, exec)?;
     }
     for (what, flags) in [
         ("an unknown flag", OTR_GRAPH_SUBMIT | 8),
@@ -109,7 +109,7 @@ fn executable_graphs(context: &Context) -> Verdict {
             OTR_GRAPH_SUBMIT | OTR_GRAPH_NATIVE,
         ),
     ] {
-        let answer = otr!(otr_graph_instantiate, graph, flags, &mut 0);
+        let answer = otr!(graph_instantiate, graph, flags, &mut 0);
         if native || flags & 8 != 0 {
             refused(answer, Code::INVALID_ARGUMENT, what)?;
         } else {
@@ -124,13 +124,13 @@ fn named(stream: u64, (x, y): (u64, u64)) -> Verdict<(u64, u64)> {
     begin(stream)?;
     add(stream, (y, x, x), 16, 2)?;
     let graph = end(stream)?;
-    otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), x, 64)?;
-    otr!(otr_graph_name_scalar, graph, c"alpha".as_ptr(), 0, 0)?;
+    otr!(graph_name_buffer, graph, c"x".as_ptr(), x, 64)?;
+    otr!(graph_name_scalar, graph, c"alpha".as_ptr(), 0, 0)?;
     Ok((graph, executable(graph)?))
 }
 
 fn slot(exec: u64, name: &std::ffi::CStr) -> Verdict<u32> {
-    made(|out| otr!(otr_graph_slot, exec, name.as_ptr(), out))
+    made(|out| otr!(graph_slot, exec, name.as_ptr(), out))
 }
 
 fn numbers_are_bound(context: &Context) -> Verdict {
@@ -142,31 +142,31 @@ fn numbers_are_bound(context: &Context) -> Verdict {
     let (_, exec) = named(stream, (x, y))?;
     let (alpha, operand) = (slot(exec, c"alpha")?, slot(exec, c"x")?);
     let replayed = |expected: f32, what: &str| {
-        otr!(otr_graph_replay, exec, stream)?;
+        otr!(graph_replay, exec, stream)?;
         equal!(download::<f32>(stream, y, 16)?, [expected; 16], "{what}");
         Verdict::Ok(())
     };
     replayed(3.0, "with the number that was recorded")?;
-    otr!(otr_graph_replay, exec, stream)?;
-    otr!(otr_graph_bind_scalar, exec, alpha, &scalar(DType::F64, 5))?;
+    otr!(graph_replay, exec, stream)?;
+    otr!(graph_bind_scalar, exec, alpha, &scalar(DType::F64, 5))?;
     equal!(
         download::<f32>(stream, y, 16)?,
         [3.0; 16],
         "a replay that was submitted keeps its number"
     );
     replayed(6.0, "with another number")?;
-    otr!(otr_graph_bind, exec, operand, other)?;
-    otr!(otr_memory_free, other)?;
+    otr!(graph_bind, exec, operand, other)?;
+    otr!(memory_free, other)?;
     replayed(60.0, "with another operand, which the graph holds")?;
     for wrong in [operand, alpha + operand + 1, u32::MAX] {
         refused(
-            otr!(otr_graph_bind_scalar, exec, wrong, &scalar(DType::F64, 9)),
+            otr!(graph_bind_scalar, exec, wrong, &scalar(DType::F64, 9)),
             Code::NOT_FOUND,
             "a slot that is of no number",
         )?;
         if wrong != operand {
             refused(
-                otr!(otr_graph_bind, exec, wrong, x),
+                otr!(graph_bind, exec, wrong, x),
                 Code::NOT_FOUND,
                 "a slot that is of no buffer",
             )?;
@@ -177,24 +177,24 @@ fn numbers_are_bound(context: &Context) -> Verdict {
         ..scalar(DType::F64, 1)
     };
     refused(
-        otr!(otr_graph_bind_scalar, exec, alpha, &number),
+        otr!(graph_bind_scalar, exec, alpha, &number),
         Code::INVALID_ARGUMENT,
         "a number that is neither f64 nor i64",
     )?;
     let mut large = scalar(DType::F64, 0);
     large.value.f64_ = 1e39;
     refused(
-        otr!(otr_graph_bind_scalar, exec, alpha, &large),
+        otr!(graph_bind_scalar, exec, alpha, &large),
         Code::INVALID_ARGUMENT,
         "a number that f32 cannot hold",
     )?;
     refused(
-        otr!(otr_graph_bind, exec, operand, y + (1 << 40)),
+        otr!(graph_bind, exec, operand, y + (1 << 40)),
         Code::INVALID_ARGUMENT,
         "beyond the end",
     )?;
     replayed(60.0, "after refused bindings")?;
-    otr!(otr_graph_bind, exec, operand, 0)?;
+    otr!(graph_bind, exec, operand, 0)?;
     replayed(6.0, "with the recorded operand again")
 }
 
@@ -206,13 +206,13 @@ fn wrong_bindings(context: &Context) -> Verdict {
         alloc(64, stream)?,
         alloc(1 << 22, stream)?,
     );
-    otr!(otr_memory_free, gone)?;
-    let facts: otr_pointer_info_t = filled(|out| otr!(otr_memory_pointer_info, other, out))?;
+    otr!(memory_free, gone)?;
+    let facts: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, other, out))?;
     let on_stack = std::ptr::from_ref(&facts) as u64;
     begin(stream)?;
     fill(stream, x, 64, &[5])?;
     let graph = end(stream)?;
-    otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), x, 64)?;
+    otr!(graph_name_buffer, graph, c"x".as_ptr(), x, 64)?;
     for way in ways(context)? {
         let exec = instantiate(graph, way)?;
         let name = slot(exec, c"x")?;
@@ -221,15 +221,15 @@ fn wrong_bindings(context: &Context) -> Verdict {
             ("host memory", on_stack),
             ("a range beyond the end", other + facts.size - 32),
         ] {
-            let answer = otr!(otr_graph_bind, exec, name, address);
+            let answer = otr!(graph_bind, exec, name, address);
             refused(answer, Code::INVALID_ARGUMENT, what)?;
         }
         for wrong in [name + 1, u32::MAX] {
-            let answer = otr!(otr_graph_bind, exec, wrong, other);
+            let answer = otr!(graph_bind, exec, wrong, other);
             refused(answer, Code::NOT_FOUND, "a slot that there is not")?;
         }
         refused(
-            otr!(otr_graph_bind_scalar, exec, name, &scalar(DType::F64, 1)),
+            otr!(graph_bind_scalar, exec, name, &scalar(DType::F64, 1)),
             Code::NOT_FOUND,
             "a number for a buffer",
         )?;
@@ -240,7 +240,7 @@ fn wrong_bindings(context: &Context) -> Verdict {
             [5; 64],
             "what is filled after refused bindings"
         );
-        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(graph_exec_destroy, exec)?;
     }
     Ok(())
 }
@@ -256,7 +256,7 @@ fn wrong_updates(context: &Context) -> Verdict {
     };
     let graph = captured(&|| fill(stream, x, 64, &[5]))?;
     let named = captured(&|| fill(stream, x, 64, &[6]))?;
-    otr!(otr_graph_name_buffer, named, c"it".as_ptr(), x, 64)?;
+    otr!(graph_name_buffer, named, c"it".as_ptr(), x, 64)?;
     let others = [
         ("no node", captured(&|| Ok(()))?),
         ("a copy", captured(&|| copy(stream, x, y))?),
@@ -272,7 +272,7 @@ fn wrong_updates(context: &Context) -> Verdict {
     for way in ways(context)? {
         let exec = instantiate(graph, way)?;
         for (what, other) in others {
-            let answer = otr!(otr_graph_update, exec, other);
+            let answer = otr!(graph_update, exec, other);
             refused(answer, Code::INVALID_ARGUMENT, what)?;
         }
         fill(stream, x, 64, &[0])?;
@@ -282,7 +282,7 @@ fn wrong_updates(context: &Context) -> Verdict {
             [5; 64],
             "what is filled after refused updates"
         );
-        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(graph_exec_destroy, exec)?;
     }
     Ok(())
 }
@@ -320,7 +320,7 @@ fn inspected_beside_a_capture(context: &Context) -> Verdict {
             ..super::super::building::functions::host_node(user)
         };
         begin(stream)?;
-        otr!(otr_host_node, stream, &node)?;
+        otr!(host_node, stream, &node)?;
         let exec = executable(end(stream)?)?;
         threads(2, |thread| {
             if thread == 1 {
@@ -330,9 +330,9 @@ fn inspected_beside_a_capture(context: &Context) -> Verdict {
                 return begun;
             }
             match inspect {
-                0 => otr!(otr_graph_check, exec, stream)?,
-                1 => drop(json(|out| otr!(otr_graph_cost, exec, stream, out))?),
-                _ => drop(json(|out| otr!(otr_graph_profile, exec, stream, out))?),
+                0 => otr!(graph_check, exec, stream)?,
+                1 => drop(json(|out| otr!(graph_cost, exec, stream, out))?),
+                _ => drop(json(|out| otr!(graph_profile, exec, stream, out))?),
             }
             Ok(())
         })?;
@@ -353,10 +353,10 @@ fn wrong_names(context: &Context) -> Verdict {
     upload(stream, x, &[1f32; 16])?;
     let (graph, _) = named(stream, (x, y))?;
     let buffer = |name: &std::ffi::CStr, address, size| {
-        otr!(otr_graph_name_buffer, graph, name.as_ptr(), address, size)
+        otr!(graph_name_buffer, graph, name.as_ptr(), address, size)
     };
     let number = |name: &std::ffi::CStr, node, index| {
-        otr!(otr_graph_name_scalar, graph, name.as_ptr(), node, index)
+        otr!(graph_name_scalar, graph, name.as_ptr(), node, index)
     };
     let wrong = [
         ("a name that is taken", buffer(c"alpha", y, 64)),
@@ -381,7 +381,7 @@ fn wrong_names(context: &Context) -> Verdict {
     let exec = executable(graph)?;
     for name in [c"y", c"beta"] {
         refused(
-            otr!(otr_graph_slot, exec, name.as_ptr(), &mut 0),
+            otr!(graph_slot, exec, name.as_ptr(), &mut 0),
             Code::NOT_FOUND,
             "a name that was refused",
         )?;
@@ -397,11 +397,11 @@ fn profiles_and_costs(context: &Context) -> Verdict {
     upload(stream, x, &[1f32; 16])?;
     upload(stream, y, &[0f32; 16])?;
     begin(stream)?;
-    otr!(otr_capture_label, stream, c"layer".as_ptr())?;
+    otr!(capture_label, stream, c"layer".as_ptr())?;
     add(stream, (y, y, x), 16, 1)?;
     add(stream, (x, x, x), 16, 0)?;
     let exec = executable(end(stream)?)?;
-    let cost = json(|out| otr!(otr_graph_cost, exec, stream, out))?;
+    let cost = json(|out| otr!(graph_cost, exec, stream, out))?;
     equal!(cost["nodes"], 2, "nodes of {cost}");
     check!(
         cost["replay_ns"].as_u64() > Some(0)
@@ -414,7 +414,7 @@ fn profiles_and_costs(context: &Context) -> Verdict {
         [0.0; 16],
         "memory after replays that were compared"
     );
-    let profile = json(|out| otr!(otr_graph_profile, exec, stream, out))?;
+    let profile = json(|out| otr!(graph_profile, exec, stream, out))?;
     let nodes = profile["nodes"].as_array().cloned().unwrap_or_default();
     equal!(nodes.len(), 2, "nodes of {profile}");
     for (at, node) in nodes.iter().enumerate() {
@@ -443,13 +443,13 @@ fn profiles_and_costs(context: &Context) -> Verdict {
     for case in 0..3 {
         begin(stream)?;
         let answer = match case {
-            0 => json(|out| otr!(otr_graph_profile, exec, stream, out)).map(drop),
-            1 => json(|out| otr!(otr_graph_cost, exec, stream, out)).map(drop),
-            _ => otr!(otr_graph_check, exec, stream).map_err(Into::into),
+            0 => json(|out| otr!(graph_profile, exec, stream, out)).map(drop),
+            1 => json(|out| otr!(graph_cost, exec, stream, out)).map(drop),
+            _ => otr!(graph_check, exec, stream).map_err(Into::into),
         };
         check!(answer.is_err(), "a replay on a stream that captures");
         refused(
-            otr!(otr_capture_end, stream, &mut 0),
+            otr!(capture_end, stream, &mut 0),
             Code::CAPTURE,
             "the end of that capture",
         )?;
@@ -469,7 +469,7 @@ fn checks(context: &Context) -> Verdict {
     }
     let exec = executable(end(stream)?)?;
     for round in 1..=3 {
-        otr!(otr_graph_check, exec, stream)?;
+        otr!(graph_check, exec, stream)?;
         equal!(
             download::<f32>(stream, y, 16)?,
             [5.0 * round as f32; 16],
@@ -488,10 +488,10 @@ fn operators_of_the_driver(context: &Context) -> Verdict {
     begin(stream)?;
     add(stream, (y, y, x), 16, 1)?;
     let exec = executable(end(stream)?)?;
-    otr!(otr_graph_replay, exec, stream)?;
+    otr!(graph_replay, exec, stream)?;
     let mut replays = 1.0;
-    let profile = json(|out| otr!(otr_graph_profile, exec, stream, out));
-    let check = otr!(otr_graph_check, exec, stream);
+    let profile = json(|out| otr!(graph_profile, exec, stream, out));
+    let check = otr!(graph_check, exec, stream);
     for done in [profile.is_ok(), check.is_ok()] {
         replays += f32::from(u8::from(done));
     }

@@ -16,7 +16,7 @@ tests! { "host-abi.sleep":
 }
 
 fn sleep(pool: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_pool_sleep, pool, out))
+    made(|out| otr!(pool_sleep, pool, out))
 }
 
 fn contents_survive(context: &Context) -> Verdict {
@@ -57,12 +57,12 @@ fn contents_survive(context: &Context) -> Verdict {
     // Others get the memory meanwhile, and write all over it.
     let other = alloc(released, first)?;
     fill(first, other, released, &[9])?;
-    otr!(otr_stream_synchronize, first)?;
+    otr!(stream_synchronize, first)?;
     free(other)?;
     let gone = blocks.remove(1);
     free(gone.0)?;
     for _ in 0..2 {
-        otr!(otr_pool_wake, pool)?;
+        otr!(pool_wake, pool)?;
     }
     let awake = figures(pool)?;
     equal!(
@@ -83,9 +83,9 @@ fn contents_survive(context: &Context) -> Verdict {
         vec![7; 4 << 20],
         "work that was under way"
     );
-    otr!(otr_pool_sleep, pool, null_mut())?;
+    otr!(pool_sleep, pool, null_mut())?;
     // Memory in use outlives the handle, also of a pool that sleeps.
-    otr!(otr_pool_destroy, pool)?;
+    otr!(pool_destroy, pool)?;
     let (address, bytes) = &blocks[0];
     equal!(
         &download::<u8>(first, *address, bytes.len())?,
@@ -102,43 +102,37 @@ fn users_are_refused(context: &Context) -> Verdict {
     let d2d = CopyKind::DeviceToDevice.raw();
     upload(stream, inside, &[3u8; 4096])?;
     // One graph has its own memory in the pool, the other one reads some of the pool's.
-    otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
+    otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
     refused(
-        otr!(otr_pool_sleep, pool, null_mut()),
+        otr!(pool_sleep, pool, null_mut()),
         Code::CAPTURE,
         "the sleep of a pool into which is recorded",
     )?;
     equal!(figures(pool)?.asleep, 0, "whether it sleeps");
     let own = alloc(4096, stream)?;
     fill(stream, own, 4096, &[4])?;
-    otr!(otr_copy, stream, outside, own, 4096, d2d)?;
-    let first = made(|out| otr!(otr_capture_end, stream, out))?;
-    otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
-    otr!(otr_copy, stream, outside, inside, 4096, d2d)?;
-    let second = made(|out| otr!(otr_capture_end, stream, out))?;
+    otr!(copy, stream, outside, own, 4096, d2d)?;
+    let first = made(|out| otr!(capture_end, stream, out))?;
+    otr!(capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
+    otr!(copy, stream, outside, inside, 4096, d2d)?;
+    let second = made(|out| otr!(capture_end, stream, out))?;
     let mut execs = [0; 2];
     for (exec, graph) in execs.iter_mut().zip([first, second]) {
-        otr!(otr_graph_instantiate, graph, 0, exec)?;
+        otr!(graph_instantiate, graph, 0, exec)?;
     }
     sleep(pool)?;
     let pattern = [1u8];
     let busy = [
-        ("a replay", otr!(otr_graph_replay, execs[0], stream)),
-        (
-            "a replay that reads",
-            otr!(otr_graph_replay, execs[1], stream),
-        ),
-        (
-            "an allocation",
-            otr!(otr_pool_alloc, pool, 64, stream, &mut 0),
-        ),
+        ("a replay", otr!(graph_replay, execs[0], stream)),
+        ("a replay that reads", otr!(graph_replay, execs[1], stream)),
+        ("an allocation", otr!(pool_alloc, pool, 64, stream, &mut 0)),
         (
             "a copy from it",
-            otr!(otr_copy, stream, outside, inside, 64, d2d),
+            otr!(copy, stream, outside, inside, 64, d2d),
         ),
         (
             "a fill of it",
-            otr!(otr_fill, stream, inside, 64, pattern.as_ptr().cast(), 1),
+            otr!(fill, stream, inside, 64, pattern.as_ptr().cast(), 1),
         ),
     ];
     for (what, answer) in busy {
@@ -146,11 +140,11 @@ fn users_are_refused(context: &Context) -> Verdict {
     }
     if context.has(&context.open()?, Need::Graphs) {
         for graph in [first, second] {
-            let made = otr!(otr_graph_instantiate, graph, OTR_GRAPH_NATIVE, &mut 0);
+            let made = otr!(graph_instantiate, graph, OTR_GRAPH_NATIVE, &mut 0);
             refused(made, Code::BUSY, "a graph of the driver over it")?;
         }
     }
-    let snapshot = json(|out| otr!(otr_pool_snapshot, pool, out))?;
+    let snapshot = json(|out| otr!(pool_snapshot, pool, out))?;
     equal!(snapshot["segments"], serde_json::json!([]), "its segments");
     fill(stream, outside, 4096, &[6])?;
     equal!(
@@ -158,9 +152,9 @@ fn users_are_refused(context: &Context) -> Verdict {
         [6; 64],
         "work that has nothing to do with it"
     );
-    otr!(otr_pool_wake, pool)?;
+    otr!(pool_wake, pool)?;
     for (exec, value) in execs.into_iter().zip([4, 3]) {
-        otr!(otr_graph_replay, exec, stream)?;
+        otr!(graph_replay, exec, stream)?;
         equal!(
             download::<u8>(stream, outside, 4096)?,
             vec![value; 4096],
@@ -181,15 +175,15 @@ fn what_a_graph_keeps(context: &Context) -> Verdict {
         super::super::copy(stream, outside, inside)?;
         let exec = executable(end(stream)?)?;
         free(inside)?;
-        otr!(otr_stream_synchronize, stream)?;
-        otr!(otr_memory_empty_cache, 0)?;
+        otr!(stream_synchronize, stream)?;
+        otr!(memory_empty_cache, 0)?;
         sleep(pool)?;
         if lost {
-            otr!(otr_memory_set_limit, 0, 4 * MIB)?;
+            otr!(memory_set_limit, 0, 4 * MIB)?;
         }
-        otr!(otr_pool_destroy, pool)?;
-        otr!(otr_memory_set_limit, 0, u64::MAX)?;
-        let replayed = otr!(otr_graph_replay, exec, stream);
+        otr!(pool_destroy, pool)?;
+        otr!(memory_set_limit, 0, u64::MAX)?;
+        let replayed = otr!(graph_replay, exec, stream);
         if lost {
             refused(replayed, Code::BUSY, "a replay on memory that sleeps")?;
         } else {
@@ -201,7 +195,7 @@ fn what_a_graph_keeps(context: &Context) -> Verdict {
             [value; 64],
             "what a replay has copied"
         );
-        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(graph_exec_destroy, exec)?;
     }
     Ok(())
 }
@@ -212,19 +206,19 @@ fn a_pool_that_cannot_wake(context: &Context) -> Verdict {
     let bytes = pattern(8 << 20, context.seed());
     let address = pool_alloc(pool, 8 * MIB, stream)?;
     upload(stream, address, &bytes)?;
-    otr!(otr_memory_empty_cache, 0)?;
+    otr!(memory_empty_cache, 0)?;
     sleep(pool)?;
-    otr!(otr_memory_set_limit, 0, 4 * MIB)?;
+    otr!(memory_set_limit, 0, 4 * MIB)?;
     for _ in 0..2 {
         refused(
-            otr!(otr_pool_wake, pool),
+            otr!(pool_wake, pool),
             Code::OUT_OF_MEMORY,
             "a pool that finds no memory",
         )?;
         equal!(figures(pool)?.asleep, 1, "whether it sleeps");
     }
-    otr!(otr_memory_set_limit, 0, u64::MAX)?;
-    otr!(otr_pool_wake, pool)?;
+    otr!(memory_set_limit, 0, u64::MAX)?;
+    otr!(pool_wake, pool)?;
     equal!(
         download::<u8>(stream, address, bytes.len())?,
         bytes,
@@ -239,7 +233,7 @@ fn sleeps_or_is_unsupported(context: &Context) -> Verdict {
     let address = pool_alloc(pool, 5000, stream)?;
     fill(stream, address, 5000, &[8])?;
     let mut released = 0x5a;
-    let answer = otr!(otr_pool_sleep, pool, &mut released);
+    let answer = otr!(pool_sleep, pool, &mut released);
     if context.has(&context.open()?, Need::VirtualMemory) {
         answer?;
         check!(released >= 5000, "{released} bytes were given back");
@@ -248,7 +242,7 @@ fn sleeps_or_is_unsupported(context: &Context) -> Verdict {
         equal!(released, 0x5a, "H2: the output of a failed call");
         equal!(figures(pool)?.asleep, 0, "whether it sleeps");
     }
-    otr!(otr_pool_wake, pool)?;
+    otr!(pool_wake, pool)?;
     equal!(
         download::<u8>(stream, address, 5000)?,
         vec![8; 5000],

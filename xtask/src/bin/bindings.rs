@@ -1,6 +1,5 @@
-//! Prints the Rust bindings of `driver.h`. It is a separate program behind the feature `gen`, so that
-//! only those who regenerate build bindgen and need libclang. `cargo xtask gen` starts it, never a
-//! person.
+//! Prints the Rust bindings of `driver.h`, or of `outrigger.h` on top of those. It is a separate program behind the feature
+//! `gen`, so that only those who regenerate build bindgen and need libclang. `cargo xtask gen` starts it, never a person.
 
 // Standard output is this program's result, read by the process that started it.
 #![allow(clippy::print_stdout)]
@@ -32,17 +31,23 @@ impl ParseCallbacks for ConstantTypes {
 fn main() -> anyhow::Result<()> {
     let header = std::env::args()
         .nth(1)
-        .context("usage: driver-bindings PATH-TO-driver.h")?;
+        .context("usage: bindings PATH-TO-HEADER")?;
     let target = bindgen::RustTarget::stable(85, 0).map_err(|error| anyhow::anyhow!("{error}"))?;
-    let bindings = bindgen::builder()
+    let mut builder = bindgen::builder();
+    if header.ends_with("outrigger.h") {
+        builder = builder
+            .blocklist_file(".*/base[.]h")
+            .raw_line("use outrigger_device::sys::*;");
+    }
+    let bindings = builder
         .header(&header)
         // Fixed, so that the output is the same wherever it is made.
         .clang_args(["-std=c11", "--target=x86_64-unknown-linux-gnu"])
         .parse_callbacks(Box::new(ConstantTypes))
         .allowlist_type("otr_.*")
         .allowlist_var("OTR_.*")
-        // An import that nothing exports: drivers are loaded, not linked.
-        .blocklist_function("otr_driver_get_api")
+        // An import that nothing exports: drivers are loaded, not linked. Functions of the host contract are in its table.
+        .blocklist_function("otr_.*")
         .blocklist_item("OTR_DRIVER_EXPORT")
         .layout_tests(true)
         .prepend_enum_name(false)
