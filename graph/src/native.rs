@@ -5,13 +5,14 @@
 //! This file also measures, once for each device, whether that is cheaper than submitting the nodes. Nothing here waits
 //! for work of a stream.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger_device::{Code, NativeGraph, Queue};
-use outrigger_ops::{Door, KernelFn};
+use outrigger_ops::{Door, FailedOperator, KernelFn};
 
 use crate::dag::NodeId;
 use crate::memory::Device;
@@ -28,7 +29,11 @@ pub(super) struct Native {
     queue: Queue,
     recorded: Recorded,
     commands: Commands,
+    report: Report,
 }
+
+/// Where the stream of the last launch notes failures; NULL before the first one.
+type Report = Arc<AtomicPtr<FailedOperator>>;
 
 #[derive(Debug)]
 struct Recorded {
@@ -94,23 +99,47 @@ struct HostStep {
     function: KernelFn,
     block: Vec<u8>,
     bias: i64,
+    label: &'static CStr,
+    report: Report,
+}
+
+impl HostStep {
+    /// Notes the name of a step that failed, and hands its code on.
+    ///
+    /// # Safety
+    /// The place that `report` names is alive.
+    unsafe fn ended(&self, code: i32, upstream: i32) -> i32 {
+        if code != Code::OK.0 && upstream == Code::OK.0 {
+            // SAFETY: this function's contract.
+            if let Some(report) = unsafe { self.report.load(Ordering::Acquire).as_ref() } {
+                report.set(self.label.into());
+            }
+        }
+        code
+    }
 }
 
 /// # Safety
-/// `user` is a [`HostStep`] that is alive, and all memory that its block names is live.
+/// `user` is a [`HostStep`] that is alive, and so are all memory that its block names, and the place for its failure.
 unsafe extern "C" fn call_step(user: *mut c_void, upstream: i32) -> i32 {
     // SAFETY: this function's contract: `user` is a live `HostStep`.
     let step = unsafe { &*user.cast::<HostStep>() };
     let args = step.block.as_ptr().cast();
     if steps::is_host(step.function) {
         // SAFETY: `is_host`: the block is one of `host_block`. This function's contract: the memory is live.
-        return unsafe { steps::call_host(step.function, args, step.bias, upstream) };
+        return unsafe {
+            let code = steps::call_host(step.function, args, step.bias, upstream);
+            step.ended(code, upstream)
+        };
     }
     if upstream != Code::OK.0 {
         return upstream;
     }
     // SAFETY: this function's contract: the memory is live. The block was made for this kernel.
-    unsafe { (step.function)(args, step.block.len() as u32, step.bias) }
+    unsafe {
+        let code = (step.function)(args, step.block.len() as u32, step.bias);
+        step.ended(code, upstream)
+    }
 }
 
 impl Native {
@@ -136,16 +165,18 @@ impl Native {
             .door()
             .driver()
             .queue_create(device.door().ordinal(), 0)?;
+        let report = Report::default();
         // SAFETY: this function's contract is that of `record`, and includes that of `Commands::of`.
         let (commands, recorded) = unsafe {
             let commands = Commands::of(program);
-            let recorded = record(device, &queue, program, &commands.nodes)?;
+            let recorded = record(device, (&queue, &report), program, &commands.nodes)?;
             (commands, recorded)
         };
         Ok(Self {
             queue,
             recorded,
             commands,
+            report,
         })
     }
 
@@ -198,7 +229,7 @@ impl Native {
         let numbers = run.start as usize..run.end as usize;
         let nodes = &self.commands.nodes[numbers.clone()];
         // SAFETY: this function's contract is that of `record`.
-        let new = unsafe { record(device, &self.queue, program, nodes) }?;
+        let new = unsafe { record(device, (&self.queue, &self.report), program, nodes) }?;
         self.recorded.graph.update_part(run.start, &new.graph)?;
         old.extend(self.recorded.calls.splice(numbers, new.calls));
         Ok(())
@@ -221,7 +252,12 @@ impl Native {
         // SAFETY: this function's contract is that of `record`, and includes that of `Commands::of`.
         let (commands, mut new) = unsafe {
             let commands = Commands::of(program);
-            let new = record(device, &self.queue, program, &commands.nodes)?;
+            let new = record(
+                device,
+                (&self.queue, &self.report),
+                program,
+                &commands.nodes,
+            )?;
             (commands, new)
         };
         let graphs = device.door().driver().native_graphs();
@@ -239,11 +275,16 @@ impl Native {
         Ok(())
     }
 
-    /// Launches the driver's graph.
+    /// Launches the driver's graph. `report` gets the name of a host call that fails.
     ///
     /// # Safety
-    /// All memory that the nodes name is live until the launch has finished.
-    pub(super) unsafe fn launch(&self, stream: &Timeline) -> Result<()> {
+    /// All memory that the nodes name is live until the launch has finished, and so is `report`.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: &Timeline,
+        report: *const FailedOperator,
+    ) -> Result<()> {
+        self.report.store(report.cast_mut(), Ordering::Release);
         // SAFETY: this function's contract: the memory is live until the launch has finished.
         unsafe { stream.queue().launch_graph(&self.recorded.graph) }
             .map_err(|error| stream.failed(error))
@@ -256,7 +297,7 @@ impl Native {
 /// The contract of [`Native::new`].
 unsafe fn record(
     device: &dyn Device,
-    queue: &Queue,
+    (queue, report): (&Queue, &Report),
     program: &Program,
     nodes: &[NodeId],
 ) -> Result<Recorded> {
@@ -270,7 +311,7 @@ unsafe fn record(
         .filter_map(|&id| unsafe { submission(program, id) });
     // SAFETY: this function's contract is that of `keep`.
     let kept: Result<()> = all.try_for_each(|one| unsafe {
-        calls.push(keep(device, queue, one)?);
+        calls.push(keep(device, (queue, report), one)?);
         Ok(())
     });
     let graph = graphs.record_end(queue);
@@ -285,7 +326,7 @@ unsafe fn record(
 /// The contract of [`Native::new`].
 unsafe fn keep(
     device: &dyn Device,
-    queue: &Queue,
+    (queue, report): (&Queue, &Report),
     one: Submission<'_>,
 ) -> Result<Option<Arc<HostStep>>> {
     let mut call = None;
@@ -309,6 +350,8 @@ unsafe fn keep(
             function: one.function,
             block: one.args.to_vec(),
             bias,
+            label: one.label,
+            report: Arc::clone(report),
         });
         let user = Arc::as_ptr(&step).cast_mut().cast();
         call = Some(step);

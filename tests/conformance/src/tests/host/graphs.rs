@@ -39,8 +39,8 @@ tests! { "host-abi.graph":
     replays_run_one_after_the_other: H18 H28, needs HostReach;
     /// A replay waits for the one before it, also for one on a stream that was destroyed.
     replays_follow_a_stream_that_is_gone: H13 H28;
-    /// A kernel that fails in a replay fails the stream, and the next replay is sound.
-    a_failure_in_a_replay: H19, needs HostReach;
+    /// A kernel that fails in a replay fails the stream, which names it, and the next replay is sound.
+    a_failure_in_a_replay: H3 H19, needs HostReach;
 }
 
 unsafe extern "C" fn nothing(_args: *const c_void, _size: u32, _bias: i64) -> i32 {
@@ -549,28 +549,40 @@ fn a_failure_in_a_replay(context: &Context) -> Verdict {
     begin(stream)?;
     let call = otr_kernel_call_t {
         function: Some(maybe),
+        label: c"doubtful".as_ptr(),
         ..kernel()
     };
     otr!(kernel_launch, stream, &call)?;
     fill(stream, address, 64, &[2])?;
-    let exec = executable(end(stream)?)?;
-    otr!(graph_replay, exec, stream)?;
-    refused(
-        otr!(stream_synchronize, stream),
-        Code::OUT_OF_RANGE,
-        "the stream of a failed replay",
-    )?;
-    equal!(
-        download::<u8>(stream, address, 64)?,
-        [1; 64],
-        "the skipped fill"
-    );
-    FAILS.store(false, Ordering::SeqCst);
-    otr!(graph_replay, exec, stream)?;
-    equal!(
-        download::<u8>(stream, address, 64)?,
-        [2; 64],
-        "the sound replay"
-    );
+    let graph = end(stream)?;
+    for way in ways(context)? {
+        FAILS.store(true, Ordering::SeqCst);
+        fill(stream, address, 64, &[1])?;
+        let exec = instantiate(graph, way)?;
+        replay(exec, stream)?;
+        let told = refused(
+            otr!(stream_synchronize, stream),
+            Code::OUT_OF_RANGE,
+            "the stream of a failed replay",
+        )?;
+        equal!(
+            told.operator.as_deref(),
+            Some("doubtful"),
+            "H3: what failed in a replay by flags {way:#x}"
+        );
+        equal!(
+            download::<u8>(stream, address, 64)?,
+            [1; 64],
+            "the skipped fill"
+        );
+        FAILS.store(false, Ordering::SeqCst);
+        replay(exec, stream)?;
+        equal!(
+            download::<u8>(stream, address, 64)?,
+            [2; 64],
+            "the sound replay"
+        );
+        otr!(graph_exec_destroy, exec)?;
+    }
     Ok(())
 }
