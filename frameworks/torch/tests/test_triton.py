@@ -208,6 +208,31 @@ def test_an_argument_of_a_wrong_type_is_refused(device):
         kernel[(1, 1, 1)](x, y, x.clone(), "100", 64)
 
 
+def test_debug_looks_at_each_access(device, module):
+    base = torch.arange(20.0, device=device)
+    x, out = base[5:15], torch.zeros(3, device=device)  # a view: what counts is what its storage has
+
+    def gathered(*places, **options):
+        kernels.gathered[(1,)](x, torch.tensor(places, device=device), out, 3, BLOCK=4, **options)
+        module.synchronize()
+
+    gathered(0, -5, 14, debug=True)
+    assert out.tolist() == [5, 0, 19]
+    for places in ((0, -6, 0), (0, 0, 15), (0, 1 << 40, 0)):
+        with pytest.raises(IndexError, match="triton_gathered: an access outside of a tensor"):
+            gathered(*places, debug=True)
+    assert base.tolist() == list(range(20))
+    counts = torch.zeros(4, dtype=torch.int32, device=device)
+    kernels.scattered[(1,)](counts, torch.tensor([3, 4, 0], device=device), 3, BLOCK=4, debug=True)
+    with pytest.raises(IndexError, match="triton_scattered: an access outside of a tensor"):
+        module.synchronize()
+    assert counts.tolist() == [1, 0, 0, 1]
+    # `out` has three elements.
+    kernels.gathered[(1,)](x, torch.zeros(4, dtype=torch.int64, device=device), out, 4, BLOCK=4, debug=True)
+    with pytest.raises(IndexError, match="an access outside of a tensor"):
+        module.synchronize()
+
+
 def test_an_assert_fails_the_stream(device, module):
     x = torch.ones(100, device=device)
     for _ in range(2):

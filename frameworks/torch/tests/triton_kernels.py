@@ -74,6 +74,21 @@ def seen_again(x, y, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def gathered(x, places, out, n, BLOCK: tl.constexpr):
+    """out = x[places], and x[0] = x[places[0]]."""
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + tl.load(places + i, i < n), i < n), i < n)
+    tl.store(x, tl.load(x + tl.load(places)))
+
+
+@triton.jit
+def scattered(x, places, n, BLOCK: tl.constexpr):
+    """x[places] += 1."""
+    i = tl.arange(0, BLOCK)
+    tl.atomic_add(x + tl.load(places + i, i < n), 1, i < n)
+
+
+@triton.jit
 def checked(x, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     tl.device_assert(tl.load(x + i, mask=i < n, other=0.0) >= 0, "a number is negative")

@@ -46,6 +46,7 @@ class Options:
     max_num_imprecise_acc_default: int = 0
     extern_libs: Any = None
     debug: bool = False
+    """Whether assertions are looked at, and each access whether it lies in a tensor."""
     backend_name: str = "outrigger"
     sanitize_overflow: bool = False
     """Always False: with `debug` the frontend would write an assertion behind each operation on integers."""
@@ -135,7 +136,7 @@ class Backend(BaseBackend):
         if found is None:
             raise Refused("the module has no kernel")
         name = "triton_" + re.sub(r"\W", "_", found[1])[:_LONGEST_NAME]
-        kernel = emit.write(text, name, options.overlap)
+        kernel = emit.write(text, name, options.overlap, options.debug)
         if kernel.local_bytes > MOST_LOCAL_BYTES:
             raise OutOfResources(kernel.local_bytes, MOST_LOCAL_BYTES, "memory of a program's tensors")
         metadata.update(
@@ -145,6 +146,7 @@ class Backend(BaseBackend):
             arguments=kernel.arguments,
             checks=kernel.has_checks,
             asserts=kernel.messages,
+            looks=options.debug,
             tensordesc_meta=[],
         )
         return kernel.text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,9 @@ _LARGEST_GRID = 2**31 - 1
 
 _WHOLE = 32768
 """Elements of a program, for the library: so many that it puts no two programs into a group."""
+
+_FAR = 1 << 62
+"""Bytes."""
 
 _LETTERS = {"f32": "f", "f64": "d"}
 """Of kinds of numbers as a program's kernel takes them. All others are integers."""
@@ -54,6 +57,7 @@ class Launcher:
         self.pick = _picker(tuple(source.signature.values()))
         self._overlaps = metadata.overlap
         self._has_checks = metadata.checks
+        self._looks = metadata.looks
         # What a failure of the stream is called.
         self._label = ": ".join([self.name, *(["; ".join(metadata.asserts)] if metadata.asserts else [])])
         self._overlapping: CompiledKernel | None = None
@@ -90,7 +94,7 @@ class Launcher:
             if not self._overlaps and _C.storages_meet(*given):
                 self._launch_overlapping(function, gx, gy, gz, given)
                 return
-            if (gx | gy | gz) >> 31 == 0 and function.kernel is not None:
+            if (gx | gy | gz) >> 31 == 0 and function.kernel is not None and not self._looks:
                 function.kernel(*given, gx, gy, gz, gx * gy * gz)
                 return
         except (TypeError, ValueError):
@@ -108,6 +112,7 @@ class Launcher:
             # One item runs a program.
             program = Program(device_type, function.index, 1)
             kinds = "".join("a" if kind == "pointer" else _LETTERS.get(one, "i") for kind, one in self._arguments)
+            kinds += "ii" * kinds.count("a") * self._looks
             pointers = [f"OTR_GLOBAL {one}*" for kind, one in self._arguments if kind == "pointer"]
             total = (len(kinds) + 3,)
             kinds += "iiii" + "c" * self._has_checks
@@ -160,7 +165,17 @@ class Launcher:
         if meet and not self._overlaps:
             self._launch_overlapping(function, *grid, plain)
             return
-        self.bind(function, device_type)(*plain, *grid, grid[0] * grid[1] * grid[2])
+        bounds = self._bounds(plain) if self._looks else ()
+        self.bind(function, device_type)(*plain, *bounds, *grid, grid[0] * grid[1] * grid[2])
+
+    def _bounds(self, given: Sequence[Any]) -> Iterator[int]:
+        """Where the memory of each pointer begins and ends, in bytes from there. Of an address alone nobody knows it."""
+        for (kind, _), one in zip(self._arguments, given, strict=True):
+            if kind == "pointer":
+                is_known = isinstance(one, torch.Tensor)
+                first = -one.storage_offset() * one.element_size() if is_known else -_FAR
+                yield first
+                yield first + one.untyped_storage().nbytes() if is_known else _FAR
 
     def _plain(self, number: int, kind: str, given: Any) -> Any:
         """An argument as a tensor, an address or a number."""

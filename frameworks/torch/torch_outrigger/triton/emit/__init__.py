@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..ttir import Refused, Type, read
 from . import control, folds, tensors
-from .functions import BASIC
+from .functions import BASIC, WITHIN
 from .values import Scalar, Value, memory, register, rounded
 from .writer import Module, Writer
 
@@ -31,13 +31,18 @@ class Kernel:
     """Bytes of arrays that a program has on the stack."""
 
 
-def write(text: str, name: str, overlap: bool) -> Kernel:
-    """A module's kernel, as a function of this name. Refused if the module has what this device does not serve."""
+def write(text: str, name: str, overlap: bool, looks: bool = False) -> Kernel:
+    """A module's kernel, as a function of this name. If it looks at its accesses, it takes for each pointer where its memory begins
+    and ends, in bytes from there. Refused if the module has what this device does not serve."""
     functions = read(text)
     kernels = [one for one in functions.values() if one.is_public]
     if len(kernels) != 1:
         raise Refused(f"a module has one kernel, and this one has {len(kernels)}")
-    module = Module(functions, overlap)
+    module = Module(functions, overlap, looks)
+    if looks:
+        module.has_checks = True
+        module.messages.append("an access outside of a tensor")
+        module.texts["triton_within"] = WITHIN
     writer, kernel = Writer(module), kernels[0]
     types = [type for _, type in kernel.arguments]
     for number, (id, type) in enumerate(kernel.arguments):
@@ -49,7 +54,7 @@ def write(text: str, name: str, overlap: bool) -> Kernel:
     writer.write_function(kernel.blocks, leave)
     body, local_bytes = writer.text()
     return Kernel(
-        "\n".join([BASIC, *module.texts.values(), _program(name, types, body, module), _group(name, types, module.has_checks)]),
+        "\n".join([BASIC, *module.texts.values(), _program(name, types, body, module), _group(name, types, module.has_checks, looks)]),
         [("pointer", memory(one.pointee)) if one.is_pointer else ("scalar", one.element) for one in types],
         module.has_checks,
         module.messages,
@@ -61,8 +66,15 @@ def _program(name: str, types: list[Type], body: str, module: Module) -> str:
     """The function that runs a program."""
     parameters = ["const i32* program", "const i32* grid"]
     parameters += [f"{register(one.element)} argument{number}" for number, one in enumerate(types)]
+    parameters += [f"i64 {one}" for one in _bounds(types, module.looks)]
     parameters += ["OTR_GLOBAL i32* otr_failed"] * module.has_checks
     return f"OTR_FUNCTION void {name}_program({', '.join(parameters)}) {{\n{body}\n}}\n"
+
+
+def _bounds(types: list[Type], looks: bool) -> list[str]:
+    """Where the memory of each pointer begins and ends."""
+    pointers = [number for number, one in enumerate(types) if one.is_pointer and looks]
+    return [f"{end}{number}" for number in pointers for end in ("first", "behind")]
 
 
 def _of_word(type: Type, word: str) -> str:
@@ -74,14 +86,16 @@ def _of_word(type: Type, word: str) -> str:
     return f"({register(type.element)}){word}"
 
 
-def _group(name: str, types: list[Type], has_checks: bool) -> str:
+def _group(name: str, types: list[Type], has_checks: bool, looks: bool) -> str:
     """The kernel, whose groups run programs one after the other."""
     parameters = [f"{register(one.element)} argument{number}" for number, one in enumerate(types) if one.is_pointer]
     parameters += ["OTR_GLOBAL i32* otr_failed"] * has_checks
     numbers = " ".join(f"i64 number{number};" for number, one in enumerate(types) if not one.is_pointer)
+    numbers += "".join(f" i64 {one};" for one in _bounds(types, looks))
     given = ["program", "grid"]
     for number, one in enumerate(types):
         given.append(f"argument{number}" if one.is_pointer else _of_word(one, f"numbers.number{number}"))
+    given += [f"numbers.{one}" for one in _bounds(types, looks)]
     given += ["otr_failed"] * has_checks
     return f"""
 typedef struct {{ i64 chunk; {numbers} i64 x; i64 y; i64 z; i64 total; }} {name}_numbers;

@@ -30,6 +30,18 @@ OTR_FUNCTION f32 triton_cut_f16(f32 x) {
 }
 """
 
+WITHIN = r"""
+/* Whether some bytes lie in memory that begins and ends so far from an address. */
+OTR_FUNCTION i32 triton_within(const OTR_GLOBAL void* at, i64 size, const OTR_GLOBAL void* start, i64 first, i64 behind) {
+  const i64 from = (const OTR_GLOBAL u8*)at - (const OTR_GLOBAL u8*)start;
+  return from >= first && from + size <= behind;
+}
+OTR_FUNCTION i32 triton_looked(i32 holds, OTR_GLOBAL i32* otr_failed) {
+  OTR_CHECK(holds, OTR_OUT_OF_RANGE);
+  return holds;
+}
+"""
+
 
 def poll(name: str, number: str, pointee: str, load: str) -> str:
     """A wait until a number is there, which gives up after so many looks, or never if that is negative."""

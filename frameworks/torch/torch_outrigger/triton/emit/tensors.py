@@ -277,6 +277,19 @@ def _masked(writer: Writer, text: str, masked: str, mask: Value | None) -> Line:
     return Line(text) if condition == "1" else Line(text, masked, condition)
 
 
+def _looks(writer: Writer, pointer: Value, at: str) -> str | None:
+    """The condition that an address lies in a tensor that was given to the kernel, which fails the stream where it does not; None if
+    nobody asks, or nobody knows which tensors they are."""
+    if not writer.module.looks or not pointer.roots or ANYWHERE & pointer.roots:
+        return None
+    within = [f"triton_within({at}, sizeof(*{at}), argument{one}, first{one}, behind{one})" for one in sorted(pointer.roots, key=str)]
+    return f"triton_looked({' || '.join(within)}, otr_failed)"
+
+
+def _where(*conditions: str | None) -> str:
+    return " && ".join(one for one in conditions if one)
+
+
 @writes("tt.load")
 def _load(writer: Writer, operation: Operation) -> None:
     pointer, *rest = writer.operands(operation)
@@ -287,9 +300,9 @@ def _load(writer: Writer, operation: Operation) -> None:
         if writer.nest and writer.nest.stores:
             writer.close()
         text = loaded(element, pointer.at([]))
-        if rest:
+        if where := _where(rest[0].at([]) if rest else None, _looks(writer, pointer, pointer.at([]))):
             other = rest[1].at([]) if len(rest) > 1 else f"({register(element)})0"
-            text = f"{rest[0].at([])} ? {text} : {other}"
+            text = f"{where} ? {text} : {other}"
         writer.scalar(id, type, text, ANYWHERE)
         writer.done(operation)
         return
@@ -299,11 +312,12 @@ def _load(writer: Writer, operation: Operation) -> None:
     nest.loads.append((pointer.roots, operation.operands[0]))
     text = loaded(element, pointer.at(index))
     made = writer.variable(id, type, text, ANYWHERE)
-    if rest:
+    looks = _looks(writer, pointer, pointer.at(index))
+    if where := _where(rest[0].at(index) if rest else None, looks):
         other = rest[1].at(index) if len(rest) > 1 else f"({register(element)})0"
         constant = "" if type.is_pointer else "const "
-        masked = f"{constant}{register(element)} {made.name} = {rest[0].at(index)} ? {text} : {other};"
-        nest.lines[-1] = _masked(writer, nest.lines[-1].text, masked, rest[0])
+        masked = f"{constant}{register(element)} {made.name} = {where} ? {text} : {other};"
+        nest.lines[-1] = Line(masked, masked) if looks else _masked(writer, nest.lines[-1].text, masked, rest[0])
 
 
 @writes("tt.store")
@@ -312,7 +326,8 @@ def _store(writer: Writer, operation: Operation) -> None:
     element = pointer.type.pointee
     if not pointer.type.is_tensor:
         writer.close()
-        guard = f"if ({mask[0].at([])}) " if mask else ""
+        where = _where(mask[0].at([]) if mask else None, _looks(writer, pointer, pointer.at([])))
+        guard = f"if ({where}) " if where else ""
         writer.line(guard + put(element, pointer.at([]), value.at([])))
         writer.done(operation)
         return
@@ -322,7 +337,10 @@ def _store(writer: Writer, operation: Operation) -> None:
     nest, index = writer.enter(operation, pointer.type.shape or (), [pointer, value, *mask])
     nest.stores.append((pointer.roots, id))
     text = put(element, pointer.at(index), value.at(index))
-    nest.lines.append(_masked(writer, text, f"if ({mask[0].at(index)}) {text}", mask[0]) if mask else Line(text))
+    looks = _looks(writer, pointer, pointer.at(index))
+    where = _where(mask[0].at(index) if mask else None, looks)
+    masked = f"if ({where}) {text}"
+    nest.lines.append(Line(masked, masked) if looks else _masked(writer, text, masked, mask[0]) if mask else Line(text))
 
 
 @writes("tt.gather")
@@ -386,7 +404,10 @@ def _atomic(
     shape = pointer.type.shape
     index = canonical(shape) if shape is not None else []
     text = f"{call(pointer.at(index), [one.at(index) for one in given])};"
-    guard = f"if ({mask[0].at(index)}) " if mask and _holds(mask[0]) != "1" else ""
+    where = _where(
+        mask[0].at(index) if mask and _holds(mask[0]) != "1" else None, _looks(writer, pointer, pointer.at(index))
+    )
+    guard = f"if ({where}) " if where else ""
     if order in ("release", "acq_rel"):
         writer.line("OTR_RELEASE();")
     made: Value | None = None

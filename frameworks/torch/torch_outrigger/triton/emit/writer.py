@@ -55,6 +55,8 @@ class Module:
     functions: dict[str, Function]
     overlap: bool
     """Whether memory of different arguments may be the same."""
+    looks: bool = False
+    """Whether each access is looked at before it is made."""
     texts: dict[str, str] = field(default_factory=dict)
     """Functions in C, by name."""
     messages: list[str] = field(default_factory=list)
