@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from . import page
 from .harness import ROUNDS, Metric, line, measure, report
 from .subjects import Subjects, read
 
+SUITES = ("eager", "models", "compile", "triton", "stream", "graph", "ops", "driver")
 HEAD = ["metric", "outrigger", "ratio", "bar", "", "peers"]
 
 
@@ -28,6 +30,10 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
         from . import compile
 
         return compile.metrics()
+    if suite == "triton":
+        from . import triton
+
+        return triton.metrics()
     if subjects is None:
         raise SystemExit(f"error: the suite {suite} needs --subjects")
     if suite == "stream":
@@ -50,8 +56,9 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="benches", description=__doc__)
-    parser.add_argument("suites", nargs="+", choices=["eager", "models", "compile", "stream", "graph", "ops", "driver"])
+    parser.add_argument("suites", nargs="+", choices=SUITES)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--page", type=Path, help="also write the results to this page, with machine and date")
     parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="blocks per subject that count")
     parser.add_argument("--subjects", type=Path, help="the programs that cargo xtask bench has prepared")
@@ -64,6 +71,8 @@ def main() -> None:
     finally:
         if subjects is not None:
             subjects.end()
+    if options.page is not None:
+        options.page.write_text(page.of(results, options.suites, options.rounds))
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 

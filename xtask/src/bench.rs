@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write the results to this page, with machine and date; not of the suites alloc and layers
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// The driver, as for the demo
     #[arg(long, default_value = "host", value_name = "SPEC_OR_PATH")]
     driver: String,
@@ -47,6 +50,8 @@ enum Suite {
     Models,
     /// torch.compile: training steps, launches, first starts, against CPU tensors under stock Inductor
     Compile,
+    /// Kernels of Triton, launches and first calls, against torch.compile of the same function and operators
+    Triton,
     /// Launches, events and hops between streams through the C ABI, against OpenCL on the CPU
     Stream,
     /// Capture, replay, rebinding and update of graphs, against other libraries that replay graphs on
@@ -69,6 +74,7 @@ impl Suite {
             Self::Eager => "eager",
             Self::Models => "models",
             Self::Compile => "compile",
+            Self::Triton => "triton",
             Self::Stream => "stream",
             Self::Graph => "graph",
             Self::Ops => "ops",
@@ -82,7 +88,7 @@ impl Suite {
     fn has_torch(self) -> bool {
         matches!(
             self,
-            Self::Eager | Self::Models | Self::Compile | Self::Graph
+            Self::Eager | Self::Models | Self::Compile | Self::Triton | Self::Graph
         )
     }
 }
@@ -157,6 +163,9 @@ fn python(
     }
     if let Some(file) = json {
         python.arg("--json").arg(file);
+    }
+    if let Some(page) = &options.page {
+        python.arg("--page").arg(std::path::absolute(page)?);
     }
     if let Some(only) = &options.only {
         python.args(["--only", only]);

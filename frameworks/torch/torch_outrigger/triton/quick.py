@@ -6,6 +6,7 @@ found out of the arguments, and whatever is unusual goes the whole way.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from triton import knobs
@@ -27,6 +28,7 @@ def install() -> None:
     if getattr(stock, "_of_outrigger", False):
         return
 
+    @functools.wraps(stock)
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         active, settings = driver._active, knobs.runtime
         enter, leave = settings.launch_enter_hook, settings.launch_exit_hook
