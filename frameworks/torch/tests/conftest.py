@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
     parser.addoption("--store", type=Path, metavar="FOLDER", help="the store that the tests begin with a copy of; else an empty one")
     parser.addoption("--of-driver", metavar="SEED", help="what depends on the driver, and a tenth of the rest, which the seed draws")
+    parser.addoption("--items", type=int, metavar="N", help="kernels of Triton get groups of so many items, as on a GPU")
     parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
     parser.addoption("--all", action="store_true", help="also the tests marked only_with_all, and all models on any driver")
     parser.addoption("--compile-share", metavar="K/N", help="a part of the operators that torch.compile is tested with")
@@ -112,6 +113,10 @@ def device_type(request: pytest.FixtureRequest) -> str:
         pytest.exit(f"torch_outrigger did not load: {torch_outrigger.load_error()}", returncode=2)
     if torch.get_device_module(name).device_count() == 0:
         pytest.exit(f"there is no {name} device: {torch_outrigger.load_report()}", returncode=2)
+    if request.config.getoption("--items") is not None:
+        from support import groups_of
+
+        groups_of(request.config.getoption("--items"))
     return name
 
 

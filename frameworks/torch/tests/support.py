@@ -46,6 +46,91 @@ def tested_triton() -> ModuleType:
     return triton
 
 
+ITEMS = r"""
+#include <stdlib.h>
+#include <ucontext.h>
+static _Thread_local ucontext_t scheduler, items[ITEMS];
+static _Thread_local int item, waits_at[ITEMS];
+static _Thread_local void (*runs)(void);
+static _Thread_local char stacks[ITEMS][STACK];
+static void start(void) {
+  runs();
+  waits_at[item] = 0;
+}
+static __attribute__((noinline)) void await(int line) {
+  waits_at[item] = line;
+  swapcontext(&items[item], &scheduler);
+}
+/* Between barriers items run one after the other: upwards, then downwards. So what another item has not written yet is seen. */
+static void run_items(void (*whole)(void)) {
+  int line = -1;
+  runs = whole;
+  for (int n = 0; n < ITEMS; n++) {
+    getcontext(&items[n]);
+    items[n].uc_stack.ss_sp = stacks[n];
+    items[n].uc_stack.ss_size = STACK;
+    items[n].uc_link = &scheduler;
+    makecontext(&items[n], start, 0);
+  }
+  for (int round = 0; line != 0; round++) {
+    for (int n = 0; n < ITEMS; n++) {
+      item = round % 2 ? ITEMS - 1 - n : n;
+      swapcontext(&scheduler, &items[item]);
+      if (n > 0 && waits_at[item] != line) abort();
+      line = waits_at[item];
+    }
+  }
+}
+#undef OTR_LANE
+#undef OTR_BARRIER
+#undef OTR_BARRIER_GLOBAL
+#undef OTR_SHARED
+#define OTR_LANE item
+#define OTR_BARRIER() await(__LINE__)
+#define OTR_BARRIER_GLOBAL() await(__LINE__)
+#define OTR_SHARED(type, name, count) static _Thread_local type name[count]
+"""
+"""Groups of many items in plain C, which the dialect has not: each item is a context of its own, and a barrier that not all of them reach
+ends the process."""
+
+
+def groups_of(items: int) -> None:
+    """Gives kernels of Triton groups of so many items, as on a GPU. Where a driver compiles a language, it runs them on a CPU."""
+    from torch_outrigger import _C
+    from torch_outrigger.inductor import program
+
+    headers = program._headers
+    text = f"#define ITEMS {items}\n#define STACK {(1 << 22) // items + (1 << 16)}\n{ITEMS}"
+    program.group_limits = lambda index: (items, items, _C.device_info(index)["local_memory"] or 1 << 18)
+    if program.language(0) is not None:
+        return
+
+    def runner(name: str, pointers: list[str], has_checks: bool) -> str:
+        given = [f"({one})words[{number}]" for number, one in enumerate(pointers)] + ["&failed"] * has_checks
+        return f"""
+typedef struct {{ const u64* words; otr_place_t place; i32 failed; {name}_numbers numbers; }} {name}_given;
+static _Thread_local {name}_given {name}_now;
+static void {name}_item(void) {{
+  const u64* words = {name}_now.words;
+  {name}(&{name}_now.place, {", ".join(given)}{", " * bool(given)}{name}_now.numbers);
+}}
+i32 {name}_run(const u64* words, i64 first, i64 last) {{
+  {name}_now.words = words;
+  {name}_now.place.count[0] = (i32)last;
+  {name}_now.place.count[1] = {name}_now.place.count[2] = 1;
+  {name}_now.failed = 0;
+  memcpy(&{name}_now.numbers, words + {len(pointers)}, sizeof {name}_now.numbers);
+  for (i64 group = first; group < last; group++) {{
+    {name}_now.place.group[0] = (i32)group;
+    run_items({name}_item);
+  }}
+  return {name}_now.failed;
+}}
+""".replace("&failed", f"&{name}_now.failed")
+
+    program._headers, program._runner = lambda: headers() + text, runner
+
+
 def run_python(code: str, timeout: int = 120, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a fresh interpreter that finds the same packages."""
     path = os.pathsep.join(entry for entry in sys.path if entry)

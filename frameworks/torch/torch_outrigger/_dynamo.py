@@ -25,11 +25,16 @@ whole_operators: tuple[str, ...] = ()
 
 
 def arch(index: int = 0) -> str:
-    """For what Triton compiles: the driver of a device, if the runtime has started."""
+    """For what Triton compiles: the driver of a device, if the runtime has started, and what limits groups of many items."""
     from . import _C
     from ._lifetime import is_initialized
 
-    return _C.device_info(index)["driver"] if is_initialized() else ""
+    if not is_initialized():
+        return ""
+    from .inductor.program import group_limits
+
+    limits = group_limits(index)
+    return ":".join([_C.device_info(index)["driver"], *(map(str, limits) if limits[0] > 1 else ())])
 
 
 @functools.cache

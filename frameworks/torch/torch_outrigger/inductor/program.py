@@ -37,6 +37,9 @@ _F64, _ATOMIC_64 = 0x2, 0x8
 _LARGEST_GROUP_OF_ACCELERATORS = 1024
 _GROUP = 256
 
+_LOCAL_OF_CUDA = 48 << 10
+"""Bytes that arrays of a group may have in CUDA C, whatever the device has."""
+
 _FLAGS = (
     "-std=gnu11 -O3 -march=native -fPIC -shared -w -fwrapv -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fno-semantic-interposition"
@@ -92,6 +95,17 @@ def group_size(index: int) -> int:
     if language(index) is None or info["sub_group"] == 1 or largest > _LARGEST_GROUP_OF_ACCELERATORS:
         return 1
     return 1 << (min(largest, _GROUP).bit_length() - 1)
+
+
+def group_limits(index: int) -> tuple[int, int, int]:
+    """Of groups of many items: how many they may have, in which steps, and bytes of their memory. Of others, 1 item."""
+    largest, info = group_size(index), _C.device_info(index)
+    if largest == 1:
+        return 1, 1, 0
+    local = info["local_memory"]
+    if language(index) == LANGUAGES["cuda"]:
+        local = min(local, _LOCAL_OF_CUDA)
+    return largest, min(largest, info["sub_group"] or largest), local
 
 
 @functools.cache

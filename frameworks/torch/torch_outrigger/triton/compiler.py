@@ -73,6 +73,15 @@ def _version() -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
+def _group(options: Options) -> tuple[int, int]:
+    """How many items run a program, and how many bytes of memory they share at most."""
+    _, *limits = options.arch.split(":")
+    if not limits:
+        return 1, 0
+    largest, step, local = map(int, limits)
+    return min(largest, options.num_warps * step), local
+
+
 class Backend(BaseBackend):
     """Compiles for devices of Outrigger."""
 
@@ -136,12 +145,16 @@ class Backend(BaseBackend):
         if found is None:
             raise Refused("the module has no kernel")
         name = "triton_" + re.sub(r"\W", "_", found[1])[:_LONGEST_NAME]
-        kernel = emit.write(text, name, options.overlap, options.debug)
+        width, most_shared = _group(options)
+        kernel = emit.write(text, name, options.overlap, options.debug, width)
         if kernel.local_bytes > MOST_LOCAL_BYTES:
             raise OutOfResources(kernel.local_bytes, MOST_LOCAL_BYTES, "memory of a program's tensors")
+        if kernel.shared_bytes > most_shared:
+            raise OutOfResources(kernel.shared_bytes, most_shared, "memory of a group for a program's tensors")
         metadata.update(
             name=name,
-            shared=0,
+            shared=kernel.shared_bytes,
+            items=kernel.width,
             local_bytes=kernel.local_bytes,
             arguments=kernel.arguments,
             checks=kernel.has_checks,

@@ -48,14 +48,14 @@ class Utils:
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         from .. import _C
+        from ..inductor.program import group_limits
 
-        info = _C.device_info(device)
+        info, (_, step, local) = _C.device_info(device), group_limits(device)
         return {
-            # The compiler has looked whether a kernel fits.
-            "max_shared_mem": info["local_memory"],
+            "max_shared_mem": local or info["local_memory"],
             "multiprocessor_count": max(1, info["compute_units"]),
             "max_num_regs": 1 << 16,
-            "warpSize": 1,
+            "warpSize": step,
             "sm_clock_rate": 0,
             "mem_clock_rate": 0,
             "mem_bus_width": 0,
@@ -121,8 +121,9 @@ class Driver(DriverBase):
 
     def get_current_target(self) -> GPUTarget:
         from .._dynamo import arch
+        from .._lifetime import is_initialized
 
-        return GPUTarget(NAME, arch(), 1)
+        return GPUTarget(NAME, arch(self.get_current_device() if is_initialized() else 0), 1)
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device(self.device_type, self.get_current_device())

@@ -56,6 +56,7 @@ class Launcher:
         self._arguments = metadata.arguments
         self.pick = _picker(tuple(source.signature.values()))
         self._overlaps = metadata.overlap
+        self._items = metadata.items
         self._has_checks = metadata.checks
         self._looks = metadata.looks
         # What a failure of the stream is called.
@@ -109,8 +110,7 @@ class Launcher:
             kernel = function.kernel if is_main else function.others.get(device_type)
             if kernel is not None:
                 return kernel
-            # One item runs a program.
-            program = Program(device_type, function.index, 1)
+            program = Program(device_type, function.index, self._items)
             kinds = "".join("a" if kind == "pointer" else _LETTERS.get(one, "i") for kind, one in self._arguments)
             kinds += "ii" * kinds.count("a") * self._looks
             pointers = [f"OTR_GLOBAL {one}*" for kind, one in self._arguments if kind == "pointer"]

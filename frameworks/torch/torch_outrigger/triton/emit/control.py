@@ -137,6 +137,7 @@ def _while(writer: Writer, operation: Operation) -> None:
     writer.values.update(zip((id for id, _ in before.arguments), inner, strict=True))
     writer.values.update(zip((id for id, _ in after.arguments), results, strict=True))
     writer.loops.append(None)
+    writer.waits += 1
     with writer.braces("for (;;) {", repeats=True):
         for one in before.operations:
             if one.name == "scf.condition":
@@ -149,6 +150,7 @@ def _while(writer: Writer, operation: Operation) -> None:
                 writer.assign(inner, writer.operands(one))
             else:
                 writer.write(one)
+    writer.waits -= 1
     writer.loops.pop()
     writer.values.update(zip(operation.results, results, strict=True))
     writer.done(operation)

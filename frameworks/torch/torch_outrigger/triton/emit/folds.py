@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 from ..ttir import Block, Operation, Type, operations
-from . import functions
+from . import functions, lanes
 from .nests import LAST_LANES, Combination, Fold, Line, is_innermost, lanes_of, statements_over
 from .values import SMALL_FLOATS, Array, Expression, Index, Scalar, Value, canonical, flat, of_bits, register, rounded, stored
 from .writer import Writer, writes
@@ -56,13 +57,13 @@ def _reduce(writer: Writer, operation: Operation) -> None:
     for type in operation.types:
         results.append(writer.array(type) if rest else Scalar(type, writer.declare(type)))
     names = [one.name for one in results if isinstance(one, (Array, Scalar))]
-    lanes, tails = [], []
-    if is_innermost(shape, axis):
+    neighbours, tails = [], []
+    if is_innermost(shape, axis) and writer.width == 1:
         width, rows = lanes_of(shape[axis]), math.prod(rest)
-        lanes = [writer.scratch(one.type.element, width) for one in inputs]
+        neighbours = [writer.scratch(one.type.element, width) for one in inputs]
         if rows >= LAST_LANES and width >= LAST_LANES:
             tails = [writer.scratch(one.type.element, rows * LAST_LANES) for one in inputs]
-    writer.close(Fold(axis, combined, [one.at(index) for one in inputs], names, lanes, tails))
+    writer.close(Fold(axis, combined, [one.at(index) for one in inputs], names, neighbours, tails))
     writer.values.update(zip(operation.results, results, strict=True))
 
 
@@ -98,6 +99,10 @@ def _scan(writer: Writer, operation: Operation) -> None:
     shape = inputs[0].type.shape or ()
     length = shape[axis]
     combined = combination(writer, operation.regions[0], [Type(one.type.element) for one in inputs])
+    if writer.width > 1:
+        writer.values.update(zip(operation.results, lanes.scan(writer, inputs, axis, is_reversed, combined), strict=True))
+        writer.done(operation)
+        return
     results = [writer.array(one) for one in operation.types]
     index = canonical(shape)
     here, before = (f"{length - 1} - step", f"{length} - step") if is_reversed else ("step", "step - 1")
@@ -139,7 +144,10 @@ def _map(writer: Writer, operation: Operation) -> None:
 
     count = math.prod(shape)
     written = combined.lines([], packed(arrays), packed(results))
-    writer.piece([f"for (i32 first = 0; first < {count}; first += {pack}) {{", *written, "}"])
+    if writer.width > 1:
+        writer.piece(["{", *lanes.over(writer, (count // pack,), [f"const i32 first = d0 * {pack};", *written]), "}"])
+    else:
+        writer.piece([f"for (i32 first = 0; first < {count}; first += {pack}) {{", *written, "}"])
     writer.values.update(zip(operation.results, results, strict=True))
     writer.done(operation)
 
@@ -149,13 +157,17 @@ def _histogram(writer: Writer, operation: Operation) -> None:
     value, *mask = writer.operands(operation)
     writer.close()
     made = writer.array(operation.types[0])
+    writer.values[operation.results[0]] = made
+    if writer.width > 1:
+        lanes.count(writer, made, value, mask)
+        writer.done(operation)
+        return
     bins, shape = operation.types[0].count, value.type.shape or ()
     index = canonical(shape)
     fits = f"bin >= 0 && bin < {bins}" + (f" && {mask[0].at(index)}" if mask else "")
     counted = [f"const i64 bin = {value.at(index)};", f"if ({fits}) {made.name}[bin]++;"]
     cleared = [f"for (i32 bin = 0; bin < {bins}; bin++) {made.name}[bin] = 0;"]
     writer.piece(["{", *cleared, *statements_over(shape, index, counted), "}"])
-    writer.values[operation.results[0]] = made
     writer.done(operation)
 
 
@@ -223,17 +235,19 @@ def _product(writer: Writer, operation: Operation, a: Array, b: Array, initial: 
     *batch, rows, depth = a.type.shape or ()
     columns = (type.shape or ())[-1]
     operand = stored(a.type.element) if element == "i32" else element
-    name, texts = functions.product(element, operand, rows, columns, depth)
-    writer.module.texts.update(texts)
     count = math.prod(batch)
-    if count == 1:
+    if writer.width == 1:
+        name, texts = functions.product(element, operand, rows, columns, depth)
+        writer.module.texts.update(texts)
+    if writer.width > 1:
+        lanes.add_product(writer, element, a, b, sums)
+    elif count == 1:
         writer.line(f"{name}({a.name}, {b.name}, {sums.name});")
     else:
         parts = (f"{a.name} + n * {rows * depth}", f"{b.name} + n * {depth * columns}", f"{sums.name} + n * {rows * columns}")
         writer.piece([f"for (i32 n = 0; n < {count}; n++) {{", f"{name}({', '.join(parts)});", "}"])
     if type.element in ("f16", "bf16"):
-        number = f"{sums.name}[n]"
-        writer.piece([f"for (i32 n = 0; n < {type.count}; n++) {{", f"{number} = {rounded(type.element, number)};", "}"])
+        _each(writer, type.count, lambda at: f"{sums.name}[{at}] = {rounded(type.element, f'{sums.name}[{at}]')};")
     writer.values[operation.results[0]] = sums
     writer.done(operation)
 
@@ -245,9 +259,16 @@ def _factor(writer: Writer, value: Value) -> Array:
     if element not in SMALL_FLOATS:
         return array
     made = writer.array(value.type.of("f32"))
-    number = of_bits(element, f"{array.name}[n]")
-    writer.piece([f"for (i32 n = 0; n < {value.type.count}; n++) {{", f"{made.name}[n] = {number};", "}"])
+    _each(writer, value.type.count, lambda at: f"{made.name}[{at}] = {of_bits(element, f'{array.name}[{at}]')};")
     return made
+
+
+def _each(writer: Writer, count: int, made: Callable[[str], str]) -> None:
+    """Writes a statement for each of so many places."""
+    if writer.width > 1:
+        writer.piece(["{", *lanes.over(writer, (count,), [made("0" if count == 1 else "d0")]), "}"])
+    else:
+        writer.piece([f"for (i32 n = 0; n < {count}; n++) {{", made("n"), "}"])
 
 
 def _sums(writer: Writer, operation: Operation, initial: Value, factors: set[str]) -> Array:

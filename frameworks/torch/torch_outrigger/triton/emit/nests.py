@@ -123,7 +123,8 @@ def loops(shape: tuple[int, ...], lines: list[Line], fold: Fold | None = None) -
 _Group = tuple[int, int]
 """The first and the last of dimensions that one loop goes through."""
 
-_INDEX = re.compile(r"\bd(\d+)(?:_(\d+))?\b")
+INDEX = re.compile(r"\bd(\d+)(?:_(\d+))?\b")
+"""The index of a dimension, or of several that follow each other."""
 
 
 def _name(group: _Group) -> str:
@@ -142,7 +143,7 @@ def _groups(shape: tuple[int, ...], statements: list[str]) -> list[_Group]:
     """Dimensions that statements never tell apart are one loop: a compiler takes much time for many."""
     starts = set()
     for one in statements:
-        for first, last in _INDEX.findall(one):
+        for first, last in INDEX.findall(one):
             starts |= {int(first), int(last or first) + 1}
     groups: list[_Group] = []
     for dim, _ in _singly(shape):
@@ -164,7 +165,7 @@ def _resolved(shape: tuple[int, ...], statements: list[str], groups: list[_Group
         parts = [f"{_name(one)} * {math.prod(shape[one[1] + 1 : last + 1])}" for one in inside[:-1]]
         return f"({' + '.join([*parts, _name(inside[-1])])})"
 
-    return [_INDEX.sub(index, one) for one in statements]
+    return [INDEX.sub(index, one) for one in statements]
 
 
 def _folding(shape: tuple[int, ...], statements: list[str], fold: Fold, independent: list[str]) -> list[str]:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 
 from ..ttir import Operation, Refused
-from . import functions
-from .nests import Line, statements_over
+from . import functions, lanes
+from .nests import Line
 from .values import (
     ANYWHERE,
     BITS,
@@ -186,7 +186,7 @@ def _concatenate(writer: Writer, operation: Operation) -> None:
         writer.settle(value)
         shape = value.type.shape or ()
         index = canonical(shape)
-        writer.piece(statements_over(shape, index, [f"{made.name}[{start} + {flat(index, shape)}] = {value.at(index)};"]))
+        writer.piece(writer.over(shape, [f"{made.name}[{start} + {flat(index, shape)}] = {value.at(index)};"]))
     writer.done(operation)
     writer.values[operation.results[0]] = made
 
@@ -303,7 +303,12 @@ def _load(writer: Writer, operation: Operation) -> None:
         if where := _where(rest[0].at([]) if rest else None, _looks(writer, pointer, pointer.at([]))):
             other = rest[1].at([]) if len(rest) > 1 else f"({register(element)})0"
             text = f"{where} ? {text} : {other}"
-        writer.scalar(id, type, text, ANYWHERE)
+        if writer.width > 1:
+            name = writer.declare(type)
+            lanes.told(writer, name, type, text, pointer.roots, always=writer.waits > 0)
+            writer.values[id] = Scalar(type, name, ANYWHERE)
+        else:
+            writer.scalar(id, type, text, ANYWHERE)
         writer.done(operation)
         return
     if writer.nest and _may_meet(pointer.roots, operation.operands[0], writer.nest.stores, writer.module.overlap):
@@ -328,7 +333,8 @@ def _store(writer: Writer, operation: Operation) -> None:
         writer.close()
         where = _where(mask[0].at([]) if mask else None, _looks(writer, pointer, pointer.at([])))
         guard = f"if ({where}) " if where else ""
-        writer.line(guard + put(element, pointer.at([]), value.at([])))
+        text = guard + put(element, pointer.at([]), value.at([]))
+        writer.line(lanes.by_one(writer, text), writes=[pointer.roots])
         writer.done(operation)
         return
     id, overlap = operation.operands[0], writer.module.overlap
@@ -403,11 +409,15 @@ def _atomic(
     pointer = writer.value(operation.operands[0])
     shape = pointer.type.shape
     index = canonical(shape) if shape is not None else []
-    text = f"{call(pointer.at(index), [one.at(index) for one in given])};"
+    called = call(pointer.at(index), [one.at(index) for one in given])
     where = _where(
         mask[0].at(index) if mask and _holds(mask[0]) != "1" else None, _looks(writer, pointer, pointer.at(index))
     )
     guard = f"if ({where}) " if where else ""
+    if writer.width > 1:
+        lanes.atomic(writer, operation, order, pointer, called, guard)
+        return
+    text = f"{called};"
     if order in ("release", "acq_rel"):
         writer.line("OTR_RELEASE();")
     made: Value | None = None
@@ -418,7 +428,7 @@ def _atomic(
         text = f"{made.at(index)} = {text}"
         writer.values[operation.results[0]] = made
     cleared = [f"{made.at(index)} = 0;"] if made is not None and guard else []
-    statements = statements_over(shape or (), index, [*cleared, guard + text])
+    statements = writer.over(shape or (), [*cleared, guard + text])
     writer.piece(["{", *statements, "}"] if shape is not None else statements)
     if order in ("acquire", "acq_rel"):
         writer.line("OTR_ACQUIRE();")
@@ -494,8 +504,10 @@ def _assume(writer: Writer, operation: Operation) -> None:
 
 @writes("ttg.barrier")
 def _barrier(writer: Writer, operation: Operation) -> None:
-    # One thread runs a program, so what stands in front of a barrier is done when what stands behind it is.
+    # Where one item runs a program, what stands in front of a barrier is done when what stands behind it is.
     writer.close()
+    if writer.width > 1:
+        writer.line("OTR_BARRIER_GLOBAL();")
     writer.done(operation)
 
 

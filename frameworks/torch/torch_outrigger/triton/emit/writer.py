@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from ..ttir import Block, Function, Operation, Refused, Type
 from ..ttir import operations as walk
+from . import lanes
 from .expressions import EXPRESSIONS, expression
-from .nests import Fold, Line, Nest, declared, loops
+from .nests import Fold, Line, Nest, declared, loops, statements_over
 from .values import ANYWHERE, Array, Expression, Index, Roots, Scalar, Value, Variable, canonical, flat, register, stored
 
 HANDLERS: dict[str, Callable[[Writer, Operation], None]] = {}
@@ -35,6 +36,12 @@ _LAYOUTS = set("arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dim
 """Operations that are expressions of the index in any nest."""
 _BYTES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "i32": 4, "f32": 4}
 """Bytes of a number in an array, where they are not 8."""
+
+def bytes_of(kind: str, count: int) -> int:
+    """Bytes of an array."""
+    return _BYTES.get(kind, 8) * count
+
+
 _WIDE_SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
 
 
@@ -83,8 +90,10 @@ class Loop:
 class Writer:
     """Writes a function."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, width: int = 1) -> None:
         self.module = module
+        self.width = width
+        """Items that run a program together."""
         self.values: dict[str, Value] = {}
         self.nest: Nest | None = None
         self.loops: list[Loop | None] = []
@@ -98,7 +107,13 @@ class Writer:
         self.callers: list[str] = []
         self._users: dict[str, list[Operation]] = {}
         self._states: dict[Operation, str] = {}
-        self._pieces: list[str] = []
+        self.pieces: list[str] = []
+        self.touched: dict[int, tuple[list[Roots], list[Roots]]] = {}
+        """Memory of the device that a piece reads and writes."""
+        self.shared_loads: dict[int, tuple[str, Roots]] = {}
+        """Pieces by which one item tells the others a number of the device's memory, what each item may do in their place, and the memory."""
+        self.waits = 0
+        """Loops around this place that may wait for other programs."""
         self._depth = 1
         self._repeated: list[tuple[int, int]] = []
         """Pieces that a loop of the program repeats."""
@@ -107,23 +122,24 @@ class Writer:
 
     # ---- text ----
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, reads: Iterable[Roots] = (), writes: Iterable[Roots] = ()) -> None:
         """A piece of one line."""
-        self.piece([text])
+        self.piece([text], reads, writes)
 
-    def piece(self, lines: Iterable[str]) -> None:
-        """Lines that are one piece."""
+    def piece(self, lines: Iterable[str], reads: Iterable[Roots] = (), writes: Iterable[Roots] = ()) -> None:
+        """Lines that are one piece, and the memory of the device that it reads and writes."""
+        self.touched[len(self.pieces)] = (list(reads), list(writes))
         depth, written = self._depth, []
         for one in lines:
             depth -= one.startswith("}")
             written.append("  " * depth + one)
             depth += one.endswith("{")
-        self._pieces.append("\n".join(written))
+        self.pieces.append("\n".join(written))
 
     @contextlib.contextmanager
     def braces(self, head: str, repeats: bool = False) -> Iterator[None]:
         """A block of statements, which a loop may repeat."""
-        start = len(self._pieces)
+        start = len(self.pieces)
         self.line(head)
         self._depth += 1
         self._forced.append({})
@@ -133,7 +149,7 @@ class Writer:
         self.line("}")
         self._depth -= 1
         if repeats:
-            self._repeated.append((start, len(self._pieces) - 1))
+            self._repeated.append((start, len(self.pieces) - 1))
 
     def fresh(self, prefix: str) -> str:
         return self.module.fresh(prefix)
@@ -167,13 +183,20 @@ class Writer:
         """The name of a new array that one piece uses alone."""
         return self.array(Type(element, (count,))).name
 
+    def share(self, array: str) -> None:
+        """Puts an array into memory of the group."""
+        kind, count = self._arrays[array]
+        if kind.startswith("OTR_GLOBAL"):
+            raise lanes.NotInLanes("the memory of a group has no addresses")
+        self._arrays[array] = (lanes.LOCAL + kind, count)
+
     def text(self) -> tuple[str, int]:
         """The whole text, and how many bytes its arrays have."""
-        slot_of, slots = self._slots()
+        slot_of, slots = self.slots()
         lines = [f"  {kind} {name}[{count}] __attribute__((aligned(64)));" for name, (kind, count) in slots.items()]
         lines += [f"  {one}" for one in self.hoisted or ()]
-        body = re.sub(r"\barray\d+\b", lambda found: slot_of[found[0]], "\n".join(self._pieces))
-        return "\n".join([*lines, body]), sum(_BYTES.get(kind, 8) * count for kind, count in slots.values())
+        body = re.sub(r"\barray\d+\b", lambda found: slot_of[found[0]], "\n".join(self.pieces))
+        return "\n".join([*lines, body]), sum(bytes_of(kind, count) for kind, count in slots.values())
 
     # ---- memory of arrays ----
 
@@ -181,7 +204,7 @@ class Writer:
         """The first and the last piece for which an array is alive."""
         lives: dict[str, tuple[int, int]] = {}
         uses: dict[str, list[int]] = {}
-        for at, piece in enumerate(self._pieces):
+        for at, piece in enumerate(self.pieces):
             for name in set(re.findall(r"\barray\d+\b", piece)):
                 uses.setdefault(name, []).append(at)
         for name, places in uses.items():
@@ -193,7 +216,7 @@ class Writer:
             lives[name] = (first, last)
         return lives
 
-    def _slots(self) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
+    def slots(self) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
         """For each array its memory, and type and size of each memory: arrays that are never alive together may have the same.
 
         Only those of one type may: compilers take it that an f32 and an i32 are never at one address."""
@@ -313,16 +336,22 @@ class Writer:
                 kept.append(Line(f"{place.name}[{index}] = {variable.name};"))
         lines = nest.lines + kept
         conditions = list(dict.fromkeys(one.condition for one in lines if one.condition))
-        masked = loops(nest.shape, lines, fold)
-        if conditions:
+        if self.width > 1:
+            lanes.write_nest(self, nest, [one.masked or one.text for one in lines], fold)
+        elif conditions:
+            masked = loops(nest.shape, lines, fold)
             plain = loops(nest.shape, [one.plain for one in lines], fold)
             self.piece([f"if ({' && '.join(conditions)}) {{", *plain, "} else {", *masked, "}"])
         else:
-            self.piece(["{", *masked, "}"])
+            self.piece(["{", *loops(nest.shape, lines, fold), "}"])
         for variable, place in made:
             variable.array = Array(variable.type, place.name)
         for operation in nest.operations:
             self.done(operation)
+
+    def over(self, shape: tuple[int, ...], statements: list[str]) -> list[str]:
+        """Statements for each index of a shape, one after the other or by the items whose elements these are."""
+        return statements_over(shape, canonical(shape), statements) if self.width == 1 else lanes.over(self, shape, statements)
 
     # ---- arrays ----
 
@@ -354,7 +383,8 @@ class Writer:
         shape = value.type.shape
         assert shape is not None
         index = canonical(shape)
-        self.piece(["{", *loops(shape, [Line(f"{to.name}[{flat(index, shape)}] = {value.at(index)};")]), "}"])
+        text = f"{to.name}[{flat(index, shape)}] = {value.at(index)};"
+        self.piece(["{", *(loops(shape, [Line(text)]) if self.width == 1 else lanes.over(self, shape, [text])), "}"])
 
     def place(self, type: Type, initial: Value | None = None) -> Value:
         """Where a value is that changes."""
@@ -415,7 +445,7 @@ class Writer:
             else:
                 raise operation.refused("has no form on this device")
         except Refused as error:
-            if error.is_placed:
+            if error.is_placed or isinstance(error, lanes.NotInLanes):
                 raise
             raise operation.refused(f"is not served: {error}") from error
 
