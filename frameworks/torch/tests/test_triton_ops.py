@@ -193,6 +193,40 @@ def test_products(device, dtype, sums, shape):
     same(out, (x.double() @ y.double() + z.double()).to(sums))
 
 
+@triton.jit
+def wrapped(x, out, m, n, M: tl.constexpr, N: tl.constexpr, MODULO: tl.constexpr):
+    """A tile with rows and columns behind the end in the place of none: those of the beginning, or the first one."""
+    i, j = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1) * N + tl.arange(0, N)
+    to, mask = out + i[:, None] * n + j[None, :], (i[:, None] < m) & (j[None, :] < n)
+    if MODULO:
+        i, j = i % m, j % n
+    else:
+        i, j = tl.where(i < m, i, 0), tl.where(j < n, j, 0)
+    tile = tl.load(x + i[:, None] * n + j[None, :])
+    tl.store(to, tile + tl.sum(tile), mask=mask)
+    # All elements of the tile are read again, where none may stand behind the end.
+    tl.store(x + i[:, None] * n + j[None, :], tile)
+
+
+@pytest.mark.parametrize("modulo", [True, False])
+@pytest.mark.parametrize("shape", [(16, 32), (13, 21), (3, 5)], ids=str)
+def test_tiles_without_masks_end_where_the_matrix_does(device, modulo, shape):
+    (m, n), rows, columns = shape, 8, 16
+    x, out = torch.randint(-9, 10, shape).float(), torch.empty(shape, device=device)
+    # What stands behind the matrix must not be read.
+    held = torch.cat([x.reshape(-1), torch.full((rows * columns,), 1e6)]).to(device)
+    wrapped[(-(-m // rows), -(-n // columns))](held, out, m, n, M=rows, N=columns, MODULO=modulo)
+    expected = torch.empty(shape)
+    for top in range(0, m, rows):
+        for left in range(0, n, columns):
+            i, j = torch.arange(top, top + rows), torch.arange(left, left + columns)
+            i, j = (i % m, j % n) if modulo else (i * (i < m), j * (j < n))
+            tile = x[i][:, j]
+            expected[top : top + rows, left : left + columns] = (tile + tile.sum())[: m - top, : n - left]
+    same(out, expected)
+    same(held[: m * n].reshape(shape), x)
+
+
 @triton.jit(noinline=True)
 def apart(a, b):
     if b > 3:

@@ -65,33 +65,34 @@ def product(element: str, operand: str, rows: int, columns: int, depth: int) -> 
     if operand != element or not width or rows % 4 or columns % (2 * width):
         body = f"TRITON_SMALL_PRODUCT({name}, {operand}, {element}, {rows}, {columns}, {depth})"
         return name, {"TRITON_SMALL_PRODUCT": _SMALL_PRODUCT, name: body}
-    body = f"TRITON_PRODUCT({name}, {element}, {width}, {rows}, {columns}, {depth})"
+    body = f"TRITON_PRODUCT({name}, {element}, {width}, 4, {rows}, {columns}, {depth})"
     if columns % (4 * width) == 0:
-        wide = f"TRITON_PRODUCT({name}, {element}, {2 * width}, {rows}, {columns}, {depth})"
+        # Such a processor has twice as many registers, too.
+        wide = f"TRITON_PRODUCT({name}, {element}, {2 * width}, {4 if rows % 8 else 8}, {rows}, {columns}, {depth})"
         body = f"#if defined(__AVX512F__)\n{wide}\n#else\n{body}\n#endif"
     return name, {"TRITON_PRODUCT": _PRODUCT, name: body}
 
 
 _PRODUCT = r"""
-/* 4 rows of 2 vectors of W sums stay in registers. */
-#define TRITON_PRODUCT(name, T, W, M, N, K) \
+/* R rows of 2 vectors of W sums stay in registers. */
+#define TRITON_PRODUCT(name, T, W, R, M, N, K) \
   OTR_FUSED void name(const T* a, const T* b, T* c) { \
-    for (i32 i = 0; i < M; i += 4) { \
+    for (i32 i = 0; i < M; i += R) { \
       for (i32 j = 0; j < N; j += 2 * W) { \
-        OTR_VECTOR(T, W) s[4][2]; \
-        OTR_UNROLL for (i32 r = 0; r < 4; r++) { \
+        OTR_VECTOR(T, W) s[R][2]; \
+        OTR_UNROLL for (i32 r = 0; r < R; r++) { \
           s[r][0] = OTR_VECTOR_LOAD(T, W, c + (i + r) * N + j); \
           s[r][1] = OTR_VECTOR_LOAD(T, W, c + (i + r) * N + j + W); \
         } \
         for (i32 k = 0; k < K; k++) { \
           const OTR_VECTOR(T, W) x = OTR_VECTOR_LOAD(T, W, b + k * N + j), y = OTR_VECTOR_LOAD(T, W, b + k * N + j + W); \
-          OTR_UNROLL for (i32 r = 0; r < 4; r++) { \
+          OTR_UNROLL for (i32 r = 0; r < R; r++) { \
             const T q = a[(i + r) * K + k]; \
             s[r][0] = OTR_VECTOR_FMA(T, W, q, x, s[r][0]); \
             s[r][1] = OTR_VECTOR_FMA(T, W, q, y, s[r][1]); \
           } \
         } \
-        OTR_UNROLL for (i32 r = 0; r < 4; r++) { \
+        OTR_UNROLL for (i32 r = 0; r < R; r++) { \
           OTR_VECTOR_STORE(T, W, c + (i + r) * N + j, s[r][0]); \
           OTR_VECTOR_STORE(T, W, c + (i + r) * N + j + W, s[r][1]); \
         } \

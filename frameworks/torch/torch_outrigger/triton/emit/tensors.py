@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from ..ttir import Operation, Refused
 from . import functions, lanes
-from .nests import Line
+from .nests import Line, declared
 from .values import (
     ANYWHERE,
     BITS,
     FLOATS,
     UNSIGNED,
+    Array,
     Expression,
     Index,
     Roots,
@@ -269,12 +270,23 @@ def _may_meet(roots: Roots, pointer: str, others: list[tuple[Roots, str]], overl
     return False
 
 
-def _masked(writer: Writer, text: str, masked: str, mask: Value | None) -> Line:
-    """A statement under a mask."""
-    if mask is None:
-        return Line(text)
-    condition = _holds(mask)
-    return Line(text) if condition == "1" else Line(text, masked, condition)
+def _by_run(pointer: Value, index: Index) -> tuple[str, str]:
+    """A pointer at an index where numbers that it is made of are runs, and the condition of that. A compiler sees neighbours so."""
+    text, conditions = pointer.at(index), []
+    for name, last in {one.name: one.type.count - 1 for one, _ in pointer.reads() if isinstance(one, Array) and one.is_run}.items():
+        text, count = re.subn(rf"\(i64\){name}\[([^\[\]]*)\]", rf"((i64){name}[0] + \1)", text)
+        if count:
+            conditions.append(f"({name}[0] >= 0 && {name}[{last}] - {name}[0] == {last})")
+    return text, " && ".join(conditions) or "1"
+
+
+def _masked(text: str, masked: str, condition: str, mask: Value | None) -> Line:
+    """A statement under a mask, or under the condition that its pointer demands."""
+    holds = "1" if mask is None else _holds(mask)
+    if holds is None:
+        return Line(text, masked)
+    conditions = [one for one in (condition, holds) if one != "1"]
+    return Line(text, masked, " && ".join(conditions)) if conditions else Line(text)
 
 
 def _looks(writer: Writer, pointer: Value, at: str) -> str | None:
@@ -315,14 +327,14 @@ def _load(writer: Writer, operation: Operation) -> None:
         writer.close()
     nest, index = writer.enter(operation, type.shape or (), [pointer, *rest])
     nest.loads.append((pointer.roots, operation.operands[0]))
-    text = loaded(element, pointer.at(index))
-    made = writer.variable(id, type, text, ANYWHERE)
-    looks = _looks(writer, pointer, pointer.at(index))
+    plain, condition = _by_run(pointer, index)
+    made = writer.variable(id, type, loaded(element, plain), ANYWHERE)
+    masked, looks = loaded(element, pointer.at(index)), _looks(writer, pointer, pointer.at(index))
     if where := _where(rest[0].at(index) if rest else None, looks):
         other = rest[1].at(index) if len(rest) > 1 else f"({register(element)})0"
-        constant = "" if type.is_pointer else "const "
-        masked = f"{constant}{register(element)} {made.name} = {where} ? {text} : {other};"
-        nest.lines[-1] = Line(masked, masked) if looks else _masked(writer, nest.lines[-1].text, masked, rest[0])
+        masked = f"{where} ? {masked} : {other}"
+    masked = declared(element, made.name, masked).text
+    nest.lines[-1] = Line(masked, masked) if looks else _masked(nest.lines[-1].text, masked, condition, rest[0] if rest else None)
 
 
 @writes("tt.store")
@@ -342,11 +354,12 @@ def _store(writer: Writer, operation: Operation) -> None:
         writer.close()
     nest, index = writer.enter(operation, pointer.type.shape or (), [pointer, value, *mask])
     nest.stores.append((pointer.roots, id))
-    text = put(element, pointer.at(index), value.at(index))
+    plain, condition = _by_run(pointer, index)
+    text, masked = (put(element, one, value.at(index)) for one in (plain, pointer.at(index)))
     looks = _looks(writer, pointer, pointer.at(index))
     where = _where(mask[0].at(index) if mask else None, looks)
-    masked = f"if ({where}) {text}"
-    nest.lines.append(Line(masked, masked) if looks else _masked(writer, text, masked, mask[0]) if mask else Line(text))
+    masked = f"if ({where}) {masked}" if where else masked
+    nest.lines.append(Line(masked, masked) if looks else _masked(text, masked, condition, mask[0] if mask else None))
 
 
 @writes("tt.gather")

@@ -233,9 +233,12 @@ class Scalar(Value):
 class Array(Value):
     """All elements, in memory of the program."""
 
-    def __init__(self, type: Type, name: str, roots: Roots = frozenset()) -> None:
+    def __init__(self, type: Type, name: str, roots: Roots = frozenset(), is_run: bool = False) -> None:
         super().__init__(type, roots)
         self.name = name
+        self.is_run = is_run
+        """Whether integers go up by one from a first one that is not negative, if the last one is as much larger as there are
+        elements between."""
 
     def at(self, index: Index) -> str:
         assert self.type.shape is not None
@@ -252,6 +255,7 @@ class Variable(Value):
         super().__init__(type, roots)
         self.name = name
         self.array: Array | None = None
+        self.is_run = False
 
     def at(self, index: Index) -> str:
         return self.array.at(index) if self.array else self.name

@@ -345,7 +345,7 @@ class Writer:
         else:
             self.piece(["{", *loops(nest.shape, lines, fold), "}"])
         for variable, place in made:
-            variable.array = Array(variable.type, place.name)
+            variable.array = Array(variable.type, place.name, is_run=variable.is_run)
         for operation in nest.operations:
             self.done(operation)
 
@@ -496,7 +496,7 @@ class Writer:
                 return
         _, index = self.enter(operation, type.shape or (), inputs)
         text = expression(operation, [one.at(index) for one in inputs], types, type.element)
-        self.variable(operation.results[0], type, text, roots)
+        self.variable(operation.results[0], type, text, roots).is_run = _is_run(operation, inputs)
 
 
 def _in_order(blocks: list[Block]) -> list[Block]:
@@ -537,6 +537,42 @@ def _folds_first(operations: list[Operation]) -> list[Operation]:
                 place += 1
         ordered.insert(place, operation)
     return ordered
+
+
+def _step(value: Value) -> int | None:
+    """By how much a vector of integers goes up from element to element, if that is known to be 0 or 1."""
+    if isinstance(value, Scalar):
+        return 0
+    if not isinstance(value, Expression):
+        return None
+    if value.operation in ("constant", "tt.splat"):
+        return 0
+    if value.operation == "tt.make_range":
+        return 1
+    if value.operation == "arith.addi":
+        steps = [_step(one) for one in value.inputs]
+        return max(steps) if steps in ([0, 0], [0, 1], [1, 0]) else None
+    return None
+
+
+def _is_run(operation: Operation, inputs: list[Value]) -> bool:
+    """Whether integers are a run (`Array.is_run`): those of a run modulo a number, and those of one with 0 in the place of others."""
+    if len(operation.types[0].shape or ()) != 1:
+        return False
+    if operation.name == "arith.remsi":
+        return [_step(one) for one in inputs] == [1, 0]
+    if operation.name != "arith.select":
+        return False
+    mask, number, other = inputs
+    return (
+        isinstance(mask, Expression)
+        and mask.predicate == "slt"
+        and mask.inputs[0] is number
+        and [_step(mask.inputs[1]), _step(number)] == [0, 1]
+        and isinstance(other, Expression)
+        and other.operation == "constant"
+        and other.at([]) == "0"
+    )
 
 
 def _anew(operation: Operation, inputs: list[Value], type: Type, roots: Roots) -> Expression:
