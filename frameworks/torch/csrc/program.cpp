@@ -3,6 +3,7 @@
 #include "program.h"
 
 #include "memory.h"
+#include "trial.h"
 
 #include <ATen/Parallel.h>
 
@@ -30,16 +31,17 @@ constexpr int64_t kGrain = 32768;
 constexpr int64_t kSerialChunk = 4096;
 constexpr int64_t kItemsOfLane = 4;
 
-/// The function that the runtime calls: it knows nothing of Python.
-otr_code_t run_groups(const void* block, uint32_t size, int64_t bias) {
+/// Runs all groups of a launch, on one thread if they are to be alone there.
+otr_code_t run_block(const void* block, uint32_t size, int64_t bias, bool alone) {
   Head head;
   std::memcpy(&head, block, sizeof head);
-  c10::SmallVector<uint64_t, 48> words((size - sizeof head) / sizeof(uint64_t));
+  c10::SmallVector<uint64_t, 48> words;
+  words.resize((size - sizeof head) / sizeof(uint64_t));
   std::memcpy(words.data(), static_cast<const char*>(block) + sizeof head, words.size() * sizeof(uint64_t));
   for (uint64_t i = 0; i < head.addresses; ++i) {
     words[i] += words[i] == 0 ? 0 : static_cast<uint64_t>(bias);
   }
-  if (head.groups <= head.grain) {
+  if (alone || head.groups <= head.grain) {
     return head.run(words.data(), 0, head.groups);
   }
   std::atomic<otr_code_t> failure{OTR_OK};
@@ -54,6 +56,24 @@ otr_code_t run_groups(const void* block, uint32_t size, int64_t bias) {
     return OTR_ERR_INTERNAL;
   }
   return failure.load(std::memory_order_relaxed);
+}
+
+/// The function that the runtime calls: it knows nothing of Python.
+otr_code_t run_groups(const void* block, uint32_t size, int64_t bias) {
+  return run_block(block, size, bias, false);
+}
+
+/// The same as a trial, which stands behind the words. It runs where the kernel would, so that it finds the memory as that does.
+otr_code_t try_groups(const void* block, uint32_t size, int64_t bias) {
+  uint64_t behind = 0;
+  size -= sizeof behind;
+  std::memcpy(&behind, static_cast<const char*>(block) + size, sizeof behind);
+  Trial& trial = *reinterpret_cast<Trial*>(static_cast<uintptr_t>(behind));
+  for (Trial::Bytes& one : trial.restored) {
+    one.address += static_cast<uint64_t>(bias);
+  }
+  trial.run([&] { return run_block(block, size, bias, !trial.shared); });
+  return OTR_OK;
 }
 
 /// Lets the stream fail with what the checks of a kernel have left. The block is the address of the word.
@@ -92,7 +112,15 @@ CompiledKernel::CompiledKernel(
   arguments_.push_back({end, numbers * 8, OTR_ARGUMENT_VALUE});
 }
 
-void CompiledKernel::launch(const uint64_t* values) const {
+void CompiledKernel::attempt(const uint64_t* values, Trial* trial) const {
+  TORCH_CHECK(groups != nullptr, who(), "only a kernel that is a function of the host runs in a process of its own");
+  const otr_stream_t stream = current_stream(device.index());
+  synchronize(stream);
+  launch(values, trial);
+  synchronize(stream);
+}
+
+void CompiledKernel::launch(const uint64_t* values, Trial* trial) const {
   const int64_t count = items.of(values);
   if (count <= 0) {
     return;
@@ -144,6 +172,10 @@ void CompiledKernel::launch(const uint64_t* values) const {
     std::memcpy(words.data(), &head, sizeof head);
     auto call = otr::sized<otr_kernel_call_t>();
     call.function = &run_groups;
+    if (C10_UNLIKELY(trial != nullptr)) {
+      call.function = &try_groups;
+      words.push_back(reinterpret_cast<uintptr_t>(trial));
+    }
     call.args = words.data();
     call.args_size = static_cast<uint32_t>(words.size() * sizeof(uint64_t));
     call.cost_ns = cost;

@@ -10,6 +10,8 @@
 
 namespace outrigger {
 
+struct Trial;
+
 /// Runs the groups of a kernel from one number to another. The words are addresses, then the kernel's numbers. The result is
 /// what the kernel's checks have found: OTR_OK, or how the stream fails.
 using Groups = int32_t (*)(const uint64_t* words, int64_t first, int64_t end);
@@ -36,7 +38,13 @@ class CompiledKernel {
       uint32_t group_size);
 
   /// Submits a launch to the current stream of the device. There is a word for each argument.
-  void launch(const uint64_t* values) const;
+  void launch(const uint64_t* values) const {
+    launch(values, nullptr);
+  }
+
+  /// Has a process of its own try the launch, behind the work of the current stream, and waits. Throws what that work has failed
+  /// with. Only for a kernel that is a function of this process.
+  void attempt(const uint64_t* values, Trial* trial) const;
 
   c10::Device device;
   const char *name, *label;
@@ -48,6 +56,8 @@ class CompiledKernel {
   otr_kernel_t kernel = 0;
 
  private:
+  void launch(const uint64_t* values, Trial* trial) const;
+
   bool has_checks_;
   uint32_t addresses_;
   c10::SmallVector<otr_argument_t, 16> arguments_;

@@ -8,6 +8,7 @@
 #include "program.h"
 #include "python.h"
 #include "runtime.h"
+#include "trial.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
@@ -82,7 +83,7 @@ uint64_t word_of(const ProgramKernel* self, Py_ssize_t number, PyObject* argumen
   return word;
 }
 
-void launch(const ProgramKernel* self, PyObject* const* arguments, Py_ssize_t count) {
+c10::SmallVector<uint64_t, 48> words_of(const ProgramKernel* self, PyObject* const* arguments, Py_ssize_t count) {
   TORCH_CHECK_TYPE(
       count == static_cast<Py_ssize_t>(self->it.kinds.size()), who(), self->it.name, " takes ", self->it.kinds.size(),
       " arguments, and was given ", count);
@@ -90,7 +91,7 @@ void launch(const ProgramKernel* self, PyObject* const* arguments, Py_ssize_t co
   for (Py_ssize_t i = 0; i < count; ++i) {
     values.push_back(word_of(self, i, arguments[i]));
   }
-  self->it.launch(values.data());
+  return values;
 }
 
 /// Gives a kernel its code, if it has none yet.
@@ -113,7 +114,7 @@ PyObject* kernel_call(PyObject* object, PyObject* const* arguments, size_t flags
   auto* self = reinterpret_cast<ProgramKernel*>(object);
   TORCH_CHECK_TYPE(names == nullptr, who(), self->it.name, " takes no arguments by name");
   load(self);
-  launch(self, arguments, PyVectorcall_NARGS(flags));
+  self->it.launch(words_of(self, arguments, PyVectorcall_NARGS(flags)).data());
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -199,6 +200,52 @@ PyObject* kernel_load(PyObject* object, PyObject*) {
   HANDLE_TH_ERRORS
   load(reinterpret_cast<ProgramKernel*>(object));
   Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+/// Numbers of a Python sequence, two by two.
+std::vector<Trial::Bytes> bytes_of(PyObject* list) {
+  std::vector<Trial::Bytes> all;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    unsigned long long address = 0, size = 0;
+    parse(PyList_GET_ITEM(list, i), "KK", &address, &size);
+    all.push_back({address, size});
+  }
+  return all;
+}
+
+PyObject* kernel_attempt(PyObject* object, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  auto* self = reinterpret_cast<ProgramKernel*>(object);
+  PyObject *given = nullptr, *restored = nullptr;
+  int shared = 0;
+  Trial trial;
+  parse(
+      arguments, "O!O!pidd", &PyTuple_Type, &given, &PyList_Type, &restored, &shared, &trial.processor, &trial.seconds,
+      &trial.limit);
+  trial.shared = shared != 0;
+  trial.restored = bytes_of(restored);
+  load(self);
+  const auto values = words_of(self, PySequence_Fast_ITEMS(given), PyTuple_GET_SIZE(given));
+  {
+    const WithoutGil released;
+    self->it.attempt(values.data(), &trial);
+  }
+  if (!trial.has_run) {
+    Py_RETURN_NONE;
+  }
+  if (!trial.failure.empty()) {
+    return PyUnicode_FromString(trial.failure.c_str());
+  }
+  PyObject* times = PyList_New(0);
+  for (const double time : trial.times) {
+    PyObject* number = PyFloat_FromDouble(time);
+    if (times == nullptr || number == nullptr || PyList_Append(times, number) != 0) {
+      throw PythonError();
+    }
+    Py_DECREF(number);
+  }
+  return times;
   END_HANDLE_TH_ERRORS
 }
 
@@ -391,6 +438,10 @@ PyMethodDef kernel_methods[] = {
     {"load", kernel_load, METH_NOARGS, "Waits for the kernel's code, which its first call does otherwise."},
     {"bind_host", bind_host, METH_O, "Gives the kernel the address of the function that runs its groups."},
     {"bind_module", bind_module, METH_O, "Takes the kernel of its name out of a program, for which it waits."},
+    {"attempt", kernel_attempt, METH_VARARGS,
+     "Has a process of its own run the launch again and again: (arguments, [(address, size) that is restored before each], whether it may "
+     "use all threads, its processor or -1, seconds, limit in seconds) -> seconds of runs, or why there are none, or None if there is no "
+     "process."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,4 +1,4 @@
-"""Kernels of Triton: launches, what is wrong with them, graphs, the store, torch.compile, autotuning, and operators as libraries have them."""
+"""Kernels of Triton: launches, what is wrong with them, graphs, the store, torch.compile, and operators as libraries have them."""
 
 from __future__ import annotations
 
@@ -249,13 +249,14 @@ def test_arguments_that_overlap_are_seen(device, monkeypatch):
     x, y = pair(device)
     out = torch.empty_like(x)
     kernel = kernels.seen_again[(1,)](x, y, out, 100, BLOCK=128)
-    seen, stock = [], type(kernel._run)._launch_overlapping
+    seen, stock = [], type(kernel._run)._with_overlap
 
-    def launch(self, *arguments):
-        stock(self, *arguments)
-        seen.append(self._overlapping.metadata.overlap)
+    def choose(self):
+        compiled = stock(self)
+        seen.append(compiled.metadata.overlap)
+        return compiled
 
-    monkeypatch.setattr(type(kernel._run), "_launch_overlapping", launch)
+    monkeypatch.setattr(type(kernel._run), "_with_overlap", choose)
     for _ in range(2):
         before = x.cpu()
         kernels.seen_again[(1,)](x, x, out, 100, BLOCK=128)
@@ -522,108 +523,6 @@ def test_arguments_that_overlap_are_seen_in_compiled_code(device, fresh_compiler
         before = x.cpu()
         same(again(x), before + 1)
         same(x, before + 1)
-
-
-# ---- autotuning ----
-
-
-def test_a_choice_is_kept(device, capsys, monkeypatch):
-    from triton import knobs
-
-    monkeypatch.setattr(knobs.autotuning, "print", True)
-    configs = [triton.Config({"BLOCK": size}) for size in (64, 128)]
-    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-
-    def run(kernel):
-        kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
-        return count.item()
-
-    first = kernels.tuned(configs)
-    launches = run(first)
-    assert launches > 2 * 5
-    assert "with key as (100, 'torch.float32', 'torch.int32')" in capsys.readouterr().out
-    # Another tuner finds it in the store, and so does another process.
-    second = kernels.tuned(configs)
-    assert run(second) == launches + 1
-    assert str(second.best_config) == str(first.best_config)
-    # It is for these configurations.
-    assert run(kernels.tuned(configs[:1] + [triton.Config({"BLOCK": 256})])) > launches + 2
-
-
-def test_nothing_is_compiled_while_a_configuration_is_measured(device, monkeypatch):
-    from torch_outrigger.inductor import program
-
-    driver, happened = triton.runtime.driver.active, []
-    begin, measure = program.Program.begin, driver.get_benchmarker()
-
-    def noting_begin(self, *given):
-        happened.append("compile")
-        return begin(self, *given)
-
-    def noting_measure(call, **how):
-        happened.append("measure")
-        return measure(call, **how)
-
-    monkeypatch.setattr(program.Program, "begin", noting_begin)
-    monkeypatch.setattr(type(driver), "get_benchmarker", lambda self: noting_measure)
-    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-    kernel = kernels.tuned([triton.Config({"BLOCK": size}) for size in (1024, 2048, 4096)])
-    kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
-    assert happened == ["compile"] * 3 + ["measure"] * 3
-
-
-def test_a_value_is_restored_and_configurations_are_left_out(device):
-    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-    seen = []
-
-    def early(configs, named, **_):
-        seen.extend(configs)
-        return [one for one in configs if one.kwargs["BLOCK"] < 512]
-
-    kernel = kernels.tuned(
-        [triton.Config({"BLOCK": size}) for size in (128, 256, 512)],
-        restore_value=["x"],
-        reset_to_zero=["count"],
-        prune_configs_by={"early_config_prune": early},
-    )
-    kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
-    same(x, torch.ones(100))
-    assert count.item() == 1
-    assert len(seen) == 3 and len(kernel.configs_timings) == 2
-
-
-def test_a_configuration_without_room_is_left_out(device, monkeypatch):
-    from triton.runtime.errors import OutOfResources
-
-    backend = triton.compiler.compiler.make_backend(triton.runtime.driver.active.get_current_target())
-    stock = type(backend).make_text
-
-    def small(module, metadata, options):
-        if "512" in str(module):
-            raise OutOfResources(512, 256, "memory of a program's tensors")
-        return stock(module, metadata, options)
-
-    monkeypatch.setattr(type(backend), "make_text", staticmethod(small))
-    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-    kernel = kernels.tuned([triton.Config({"BLOCK": size}, num_warps=8) for size in (512, 128)])
-    kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
-    assert kernel.best_config.kwargs == {"BLOCK": 128}
-
-
-def test_heuristics_are_asked(device):
-    out = torch.empty(64, dtype=torch.int32, device=device)
-    for n in (64, 60):
-        kernels.told[(1,)](out, n, BLOCK=64)
-        same(out[:n], torch.full((n,), int(n == 64), dtype=torch.int32))
-
-
-def test_the_interpreter_goes_on(device, once):
-    code = START + (
-        "x, out = torch.arange(100.0), torch.empty(100)\n"
-        "kernels.tuned_add[lambda chosen: (triton.cdiv(100, chosen['BLOCK']),)](x, x, out, 100)\n"
-        "print(torch.equal(out, 2 * x))\n"
-    )
-    assert fresh(code, device.type, TRITON_INTERPRET="1").strip() == "True"
 
 
 # ---- operators as libraries have them ----

@@ -116,6 +116,32 @@ def count_launches(x, count, n, BLOCK: tl.constexpr):
         tl.atomic_add(count, 1)
 
 
+@triton.jit
+def may_fail(x, count, n, MODE: tl.constexpr, WORK: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds 1 to x, and fails as it is asked to."""
+    i = tl.arange(0, BLOCK)
+    if MODE == "crash":
+        tl.store(x + i + (1 << 40), 1.0)
+    if MODE == "hang":
+        while tl.atomic_add(count, 0) < 1000000:
+            pass
+    if MODE == "write":
+        # To every element of the tensor's segment that others may have.
+        tl.store(x + i + 128, 7.0)
+    for _ in range(WORK):
+        tl.atomic_add(count, 1)
+    tl.device_assert(MODE != "assert" and MODE != "write", "it is asked to fail")
+    tl.store(x + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+
+
+@triton.jit
+def counted_once(x, count, n, BLOCK: tl.constexpr):
+    """Leads out of x unless `count` is 0 before each launch."""
+    at = tl.atomic_add(count, 1).to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i + (at << 40), tl.load(x + i, mask=i < n) + 1, mask=i < n)
+
+
 @triton.autotune(configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 128})], key=["n"])
 @triton.jit
 def tuned_add(x, y, out, n, BLOCK: tl.constexpr):

@@ -6,10 +6,11 @@ has been refused: a launch of a kernel that is ready is the call of an object in
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -45,6 +46,40 @@ class Function:
         """The kernel of the program for tensors of the process's device type."""
         self.others: dict[str, Any] = {}
         """Kernels for tensors of another device type that the process has besides."""
+
+
+class Launch(NamedTuple):
+    """A launch that was looked at, and is yet to be made."""
+
+    launcher: Launcher
+    function: Function
+    device_type: str
+    given: list[Any]
+    grid: tuple[int, ...]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the kernel is called with."""
+        gx, gy, gz = self.grid
+        return *self.given, *self.launcher.bounds(self.given), gx, gy, gz, gx * gy * gz
+
+    def kernel(self) -> Any:
+        """The kernel of the program, which is compiled in the background from here on, or comes from the store."""
+        return self.launcher.bind(self.function, self.device_type)
+
+
+_takers: dict[int, Callable[[Launch], None]] = {}
+"""Who gets the launches of a thread, by its number."""
+
+
+@contextlib.contextmanager
+def taken_by(taker: Callable[[Launch], None]) -> Iterator[None]:
+    """Gives the launches of this thread to a function. None of them is made."""
+    _takers[threading.get_ident()] = taker
+    try:
+        yield
+    finally:
+        del _takers[threading.get_ident()]
 
 
 class Launcher:
@@ -91,9 +126,13 @@ class Launcher:
 
     def launch(self, function: Function, gx: int, gy: int, gz: int, given: Sequence[Any]) -> None:
         """Launches a kernel with its arguments one after the other."""
+        if _takers and (taker := _takers.get(threading.get_ident())):
+            taker(self._looked_at(function, gx, gy, gz, given))
+            return
         try:
             if not self._overlaps and _C.storages_meet(*given):
-                self._launch_overlapping(function, gx, gy, gz, given)
+                compiled = self._with_overlap()
+                compiled.run.launch(compiled.function, gx, gy, gz, given)
                 return
             if (gx | gy | gz) >> 31 == 0 and function.kernel is not None and not self._looks:
                 function.kernel(*given, gx, gy, gz, gx * gy * gz)
@@ -101,7 +140,8 @@ class Launcher:
         except (TypeError, ValueError):
             # The argument is named below.
             pass
-        self._launch_unusual(function, gx, gy, gz, given)
+        launch = self._looked_at(function, gx, gy, gz, given)
+        launch.kernel()(*launch.arguments)
 
     def bind(self, function: Function, device_type: str) -> Any:
         """The kernel of the program, which is compiled in the background from here on, or comes from the store."""
@@ -124,13 +164,12 @@ class Launcher:
                 function.others[device_type] = kernel
             return kernel
 
-    def _launch_overlapping(self, function: Function, gx: int, gy: int, gz: int, given: Sequence[Any]) -> None:
-        """Launches the kernel that is right also where a store through one argument is seen by a load through another."""
+    def _with_overlap(self) -> CompiledKernel:
+        """The kernel that is right also where a store through one argument is seen by a load through another."""
         with self._lock:
             if self._overlapping is None:
                 self._overlapping = self._compile_overlapping()
-        run = self._overlapping.run
-        run.launch(self._overlapping.function, gx, gy, gz, given)
+            return self._overlapping
 
     def _compile_overlapping(self) -> CompiledKernel:
         # A kernel that another process has compiled for torch.compile has no function of Python any more.
@@ -144,8 +183,8 @@ class Launcher:
         compiled.src.module = None
         return compiled
 
-    def _launch_unusual(self, function: Function, gx: int, gy: int, gz: int, given: Sequence[Any]) -> None:
-        """Launches a kernel whose arguments are not all tensors and numbers, or says which one is wrong."""
+    def _looked_at(self, function: Function, gx: int, gy: int, gz: int, given: Sequence[Any]) -> Launch:
+        """A launch whose arguments need not be tensors and numbers. An error says which one is wrong."""
         grid = tuple(operator.index(one) if hasattr(one, "__index__") else one for one in (gx, gy, gz))
         if not all(isinstance(one, int) and 0 <= one <= _LARGEST_GRID for one in grid):
             raise ValueError(f"the grid {grid} of {self.name}: each dimension has 0 to {_LARGEST_GRID} programs")
@@ -163,15 +202,14 @@ class Launcher:
         addresses = sum(kind == "pointer" and isinstance(one, int) for (kind, _), one in zip(self._arguments, plain, strict=True))
         meet = addresses > 0 and addresses + len(tensors) > 1 or _C.storages_meet(*plain)
         if meet and not self._overlaps:
-            self._launch_overlapping(function, *grid, plain)
-            return
-        bounds = self._bounds(plain) if self._looks else ()
-        self.bind(function, device_type)(*plain, *bounds, *grid, grid[0] * grid[1] * grid[2])
+            compiled = self._with_overlap()
+            return Launch(compiled.run, compiled.function, device_type, plain, grid)
+        return Launch(self, function, device_type, plain, grid)
 
-    def _bounds(self, given: Sequence[Any]) -> Iterator[int]:
-        """Where the memory of each pointer begins and ends, in bytes from there. Of an address alone nobody knows it."""
+    def bounds(self, given: Sequence[Any]) -> Iterator[int]:
+        """Where the memory of each pointer begins and ends, in bytes from there, if the kernel asks. Of an address alone nobody knows it."""
         for (kind, _), one in zip(self._arguments, given, strict=True):
-            if kind == "pointer":
+            if self._looks and kind == "pointer":
                 is_known = isinstance(one, torch.Tensor)
                 first = -one.storage_offset() * one.element_size() if is_known else -_FAR
                 yield first
