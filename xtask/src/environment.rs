@@ -18,9 +18,6 @@ const REQUIREMENTS: [&str; 3] = [
     "demo/requirements.txt",
 ];
 
-/// What the libraries that only their own suite needs are, pinned as well.
-const LIBRARIES: &str = "frameworks/torch/requirements-libraries.txt";
-
 /// The project's torch, as frameworks/torch/requirements.txt pins it.
 pub(crate) const TORCH: &str = "2.15.0";
 
@@ -125,14 +122,15 @@ pub(crate) fn install_wheel(
     Ok(())
 }
 
-/// Makes the environment of programs with libraries, and returns its Python. It has the packages of the project's own
-/// environment and `torch_outrigger` as it lies in the repository: only what these lack is fetched.
+/// Makes an environment of programs with libraries, and returns its Python. It has the packages of the project's own
+/// environment and `torch_outrigger` as it lies in the repository: only what these lack is fetched, as the requirements `which`
+/// pin it.
 ///
 /// # Errors
 /// If it cannot be made, or the packages cannot be fetched.
-pub(crate) fn ensure_libraries(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let folder = workspace.target("xtask/libraries-venv");
-    let requirements = workspace.path(LIBRARIES);
+pub(crate) fn ensure_libraries(workspace: &Workspace, which: &str) -> anyhow::Result<PathBuf> {
+    let folder = workspace.target(&format!("xtask/{which}-venv"));
+    let requirements = workspace.path(&format!("frameworks/torch/requirements-{which}.txt"));
     let base = base_python()?;
     let sources = [requirements.clone(), stamp(workspace)];
     let made = Stamp::new(folder.join("stamp"), &sources, &base.version)?;

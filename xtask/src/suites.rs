@@ -299,9 +299,9 @@ impl Run<'_> {
                 let chosen = options.iter().copied().chain(drawn).chain(store.as_deref());
                 python::torch(workspace, name, driver, device, &chosen.collect::<Vec<_>>())
             }
-            Work::Libraries { files, .. } => {
-                python::libraries(workspace, name, made.driver()?, files)
-            }
+            Work::Libraries {
+                packages, files, ..
+            } => python::libraries(workspace, name, made.driver()?, packages, files),
             Work::Hosts => Ok(counted(hosts::run(workspace)?)),
             Work::Fuzz { seconds } => Ok(counted(fuzz::suite(workspace, seconds.into())?)),
             Work::Soak { seconds } => {

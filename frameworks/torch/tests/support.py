@@ -46,6 +46,10 @@ def tested_triton() -> ModuleType:
     return triton
 
 
+# Its name begins as that of a test does.
+tested_triton.__test__ = False  # type: ignore[attr-defined]
+
+
 ITEMS = r"""
 #include <stdlib.h>
 #include <ucontext.h>

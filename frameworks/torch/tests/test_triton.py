@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -435,6 +436,42 @@ def test_a_vendors_device_runs_kernels(once, tmp_path):
     )
     own = {"OUTRIGGER_DRIVER": "host", "OUTRIGGER_TORCH": ""}
     assert fresh(code, "zeta", **own).strip() == "zeta:0"
+
+
+def test_steps_that_triton_does_not_keep_are_kept(device, tmp_path):
+    code = START + (
+        "from triton import knobs\n"
+        "out, mine = torch.empty_like(x), x.clone()\n"
+        "kernels.seen_again[(1,)](mine, mine, out, 100, BLOCK=128)\n"
+        "assert torch.equal(out.cpu(), x.cpu() + 1)\n"
+    )
+    # As Helion asks for while it measures.
+    fresh(code, device.type, TRITON_STORE_BINARY_ONLY="1", TRITON_CACHE_DIR=str(tmp_path))
+
+
+# ---- libraries of kernels ----
+
+
+def test_a_copy_of_flaggems_that_cannot_be_is_refused(tmp_path, monkeypatch, capsys):
+    from torch_outrigger.triton import flaggems
+
+    def refused() -> str:
+        assert flaggems.main([str(tmp_path)]) == 1
+        return capsys.readouterr().err
+
+    found = ModuleSpec("flag_gems", None, is_package=True)
+    installed, number = tmp_path / "installed", "4.2.0"
+    found.submodule_search_locations = [str(installed)]
+    monkeypatch.setattr(flaggems, "find_spec", lambda name: None)
+    assert refused() == "FlagGems is not installed: pip install flag_gems\n"
+    monkeypatch.setattr(flaggems, "find_spec", lambda name: found)
+    monkeypatch.setattr(flaggems, "version", lambda name: number)
+    assert "FlagGems 4.2.0 is installed, and this was tried with 5.0" in refused()
+    number = "5.0.7"
+    (installed / "runtime/backend/_outrigger").mkdir(parents=True)
+    assert f"{installed} is such a copy itself" in refused()
+    (tmp_path / "flag_gems").mkdir()
+    assert f"{tmp_path / 'flag_gems'} is there already: remove it, or name another folder" in refused()
 
 
 # ---- torch.compile ----

@@ -289,6 +289,11 @@ class DeviceProperties:
     local_memory: int
     """Bytes that the items of a group share; 0 if unknown."""
 
+    @property
+    def multi_processor_count(self) -> int:
+        """The compute units, as CUDA calls them: libraries of kernels size a grid by them. At least 1."""
+        return max(1, self.compute_units)
+
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     """What is known of a device."""

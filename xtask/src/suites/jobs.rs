@@ -44,7 +44,7 @@ pub(super) enum Suite {
     Fuzz,
     /// Random calls of the host contract from eight threads with faults; for longer with --all
     Soak,
-    /// With --all: programs with libraries, and programs for CUDA, in one process and in two, in an environment of their own
+    /// With --all: programs with libraries, programs for CUDA, and libraries of Triton's kernels, in environments of their own
     Libraries,
     /// The pages of `outrigger memory` and `outrigger conformance`, in a headless browser
     Pages,
@@ -177,6 +177,8 @@ pub(super) enum Work {
     },
     Libraries {
         driver: &'static str,
+        /// Of `requirements-{packages}.txt`.
+        packages: &'static str,
         files: &'static [&'static str],
     },
     Hosts,
@@ -466,13 +468,25 @@ const fn models(name: &'static str, driver: &'static str) -> Job {
     torch(name, driver, "outrigger", options, 60).only(Tier::Everything)
 }
 
-/// All tests of files with whole programs, on the unified face.
-const fn libraries(name: &'static str, files: &'static [&'static str], seconds: u32) -> Job {
+const AS_CUDA: &[&str] = &["test_as_cuda.py"];
+const KERNELS: &[&str] = &["test_triton_libraries.py"];
+
+/// All tests of files with whole programs, on the unified face, in the environment with some packages.
+const fn libraries(
+    name: &'static str,
+    packages: &'static str,
+    files: &'static [&'static str],
+    seconds: u32,
+) -> Job {
     let driver = UNIFIED;
     Job::new(
         Suite::Libraries,
         name,
-        Work::Libraries { driver, files },
+        Work::Libraries {
+            driver,
+            packages,
+            files,
+        },
         seconds,
     )
     .only(Tier::Everything)
@@ -591,11 +605,13 @@ static JOBS: &[Job] = &[
     models("models discrete", DISCRETE),
     libraries(
         "libraries",
+        "libraries",
         &["test_libraries.py", "test_library_programs.py", "test_library_ranks.py"],
         350,
     ),
     // Every run has one of them.
-    libraries("programs for cuda", &["test_as_cuda.py"], 150),
+    libraries("programs for cuda", "libraries", AS_CUDA, 150),
+    libraries("libraries of triton", "triton", KERNELS, 500),
     compiled(
         "compile operators",
         UNIFIED,

@@ -49,14 +49,15 @@ pub(super) fn torch(
     on_device(workspace, title, python, device, &arguments)
 }
 
-/// All tests of some files on `driver`, in the environment that has libraries. What they need besides must have been built.
+/// All tests of some files on `driver`, in an environment that has libraries. What they need besides must have been built.
 pub(super) fn libraries(
     workspace: &Workspace,
     title: &str,
     driver: &DriverSpec,
+    packages: &str,
     files: &[&str],
 ) -> anyhow::Result<Counts> {
-    let python = Command::new(environment::ensure_libraries(workspace)?);
+    let python = Command::new(environment::ensure_libraries(workspace, packages)?);
     let python = native::with_release_build(workspace, python, Some(driver));
     let arguments = [&["--all"], &AT_ONCE[..], files].concat();
     on_device(workspace, title, python, "outrigger", &arguments)

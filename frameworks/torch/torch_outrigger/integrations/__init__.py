@@ -8,7 +8,9 @@ and a version of it that has no longer what is replaced is left as it is. None o
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ _OF_TORCH = (parallel, sharing)
 
 BY_LIBRARY = {
     "accelerate": "accelerate",
+    "helion": "helion",
     "lightning": "lightning",
     "lightning_fabric": "lightning",
     "pytorch_lightning": "lightning",
@@ -75,7 +78,14 @@ def report() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
             device = f"chooses {devices.choice(_types)}"
         else:
             device = "uses the device of its tensors"
-        yield name, getattr(library, "__version__", "of an unknown version"), getattr(ours, "SEEN", ()), device
+        yield name, _version(library) or "of an unknown version", getattr(ours, "SEEN", ()), device
+
+
+def _version(library: ModuleType) -> str:
+    """The version of a library, or of the package of its name; empty if there is none."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return getattr(library, "__version__", None) or importlib.metadata.version(library.__name__)
+    return ""
 
 
 def is_seen(version: str, seen: tuple[str, ...]) -> bool:
@@ -84,7 +94,7 @@ def is_seen(version: str, seen: tuple[str, ...]) -> bool:
 
 
 def _warn_of_version(library: ModuleType, seen: tuple[str, ...]) -> None:
-    version = getattr(library, "__version__", "")
+    version = _version(library)
     if not is_seen(version, seen):
         warnings.warn(
             f"{library.__name__} {version} was not tried with torch_outrigger, but {' and '.join(seen)}: what is changed in it for "

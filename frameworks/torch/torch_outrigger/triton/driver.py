@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
@@ -81,6 +82,8 @@ class Driver(DriverBase):
         reason = refusal()
         if reason is not None:
             raise RuntimeError(reason)
+        # Else TRITON_STORE_BINARY_ONLY keeps no step but those that Triton knows as binaries, and ours is none of them.
+        knobs.compilation.store_binary_only = False
         self._starts = True
         self.utils = Utils()
         self.launcher_cls = Launcher
