@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 BASIC = r"""
+#if defined(__AVX512F__) && !defined(__clang__)
+/* Of vectors of 64 bytes GCC uses a half by itself. */
+#pragma GCC target("prefer-vector-width=512")
+#endif
 #define TRITON_NUMBERS(T) \
   /* A number wins over NaN. */ \
   OTR_FUNCTION T triton_maxnum_##T(T x, T y) { return x != x || y > x ? y : x; } \
