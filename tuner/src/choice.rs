@@ -12,6 +12,12 @@ pub(crate) const KIND: Kind = Kind::new("tuned", 1);
 /// A choice stays with the default unless another candidate takes at most this part of its time: the rest is noise.
 const GAIN: (u64, u64) = (97, 100);
 
+/// Candidates that take at most this part of the least time are near to the best one.
+const NEAR: (u64, u64) = (110, 100);
+
+/// As many of those are measured again, at most.
+const MOST_NEAR: usize = 3;
+
 /// A kernel, a class of sizes and a device, for which one variant is the best. All of it is text for people and part of
 /// the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -50,6 +56,11 @@ impl Question {
             .fold(begin, |key, (name, value)| key.part(name, value.as_bytes()));
         key.finish()
     }
+}
+
+/// A part of a time. A worker may say any number.
+fn part(time: u64, part: u64) -> u128 {
+    u128::from(time) * u128::from(part)
 }
 
 impl fmt::Display for Question {
@@ -110,13 +121,31 @@ impl Choice {
             .iter()
             .filter_map(|name| Some((self.time(name)?, name)));
         let (least, best) = times.min_by_key(|(time, _)| *time)?;
-        // A worker may say any number.
-        let part = |time: u64, part: u64| u128::from(time) * u128::from(part);
         let default = candidates.first().filter(|name| {
             self.time(name)
                 .is_some_and(|time| part(least, GAIN.1) > part(time, GAIN.0))
         });
         Some(default.unwrap_or(best))
+    }
+
+    /// The candidates between which one look does not decide, in their order: the default, and those that are near to the best.
+    pub(crate) fn undecided<'a>(&self, candidates: &'a [String]) -> Vec<&'a String> {
+        let mut works: Vec<(u64, usize)> = candidates
+            .iter()
+            .enumerate()
+            .filter_map(|(place, name)| Some((self.time(name)?, place)))
+            .collect();
+        works.sort_unstable();
+        let least = works.first().map_or(0, |(time, _)| *time);
+        let near = works
+            .iter()
+            .take(MOST_NEAR)
+            .filter(|(time, _)| part(*time, NEAR.1) <= part(least, NEAR.0));
+        let default = works.iter().filter(|(_, place)| *place == 0);
+        let mut places: Vec<usize> = near.chain(default).map(|(_, place)| *place).collect();
+        places.sort_unstable();
+        places.dedup();
+        places.iter().map(|place| &candidates[*place]).collect()
     }
 
     pub(crate) fn read(value: &[u8]) -> Option<Self> {

@@ -215,12 +215,10 @@ impl Tuner {
         for name in candidates {
             choice.measured.insert(name.clone(), measure(name)?);
         }
-        if let (Some(default), Some(best)) = (candidates.first(), choice.best(candidates))
-            && default != best
-            && choice.time(default).is_some()
-        {
-            // The default was the first one, and other work may have run beside it.
-            for name in [default, best] {
+        let undecided = choice.undecided(candidates);
+        if undecided.len() > 1 {
+            // Compilers or other work may have run beside one of them.
+            for name in undecided {
                 let both = choice.time(name).zip(measure(name)?);
                 let time = both.map(|(before, now)| before.min(now));
                 choice.measured.insert(name.clone(), time);

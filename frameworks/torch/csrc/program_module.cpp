@@ -300,7 +300,7 @@ PyObject* tune_choose(PyObject* arguments) {
   auto params = otr::sized<otr_tune_params_t>();
   PyObject *candidates = nullptr, *worker = nullptr;
   parse(
-      arguments, "II(ssss)O!IO!s", &device, &params.flags, &params.operation, &params.sizes, &params.dtype, &params.code,
+      arguments, "II(ssss)O!IO!z", &device, &params.flags, &params.operation, &params.sizes, &params.dtype, &params.code,
       &PyList_Type, &candidates, &params.limit_ms, &PyList_Type, &worker, &params.task);
   const auto names = texts_of(candidates);
   auto command = texts_of(worker);

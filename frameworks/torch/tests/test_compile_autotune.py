@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import uuid
 
 import pytest
@@ -53,6 +54,7 @@ def answer(monkeypatch):
         return asked
 
     monkeypatch.setattr(choices.Question, "ask", give)
+    monkeypatch.setattr(choices.Question, "compile", lambda self: None)
     monkeypatch.setattr(choices, "_LEAST_TUNED", 1)
     return set_wanted
 
@@ -418,9 +420,47 @@ def test_a_choice_is_measured_once_and_kept(choose):
     assert choose("raise SystemExit")[0] == chosen
 
 
+def test_candidates_compile_while_the_worker_starts(choose, device, monkeypatch):
+    from torch_outrigger.inductor import choices, program
+
+    if program.language(device.index) is not None:
+        pytest.skip("the library itself compiles, and keeps what it has compiled")
+    compiled, ask, compile_one = threading.Event(), choices.Question.ask, choices.Question.compile
+
+    def noting_compile(self):
+        compile_one(self)
+        compiled.set()
+
+    def late_ask(self):
+        assert compiled.wait(60)
+        ask(self)
+
+    monkeypatch.setattr(choices.Question, "compile", noting_compile)
+    monkeypatch.setattr(choices.Question, "ask", late_ask)
+
+    def fresh_flags():
+        # No other test has compiled with them.
+        monkeypatch.setattr(program, "_FLAGS", [*program._FLAGS, f"-DOTR_{uuid.uuid4().hex}"])
+        return len(program._parts)
+
+    fresh_flags()
+    only_stored = (
+        f"import torch_outrigger.inductor.program as p; p._FLAGS = {program._FLAGS}; s = p._part; "
+        "p._part = lambda text, *_: s(text, False, False)"
+    )
+    assert choose(only_stored)[1] == 3
+    # What is known is not compiled.
+    before = fresh_flags()
+    compiled.clear()
+    answer = []
+    monkeypatch.setattr(choices.Question, "ask", lambda self: (late_ask(self), answer.append(len(program._parts))))
+    choose(only_stored)
+    assert answer == [before]
+
+
 PATCH = (
     "import os, time; import torch_outrigger.inductor.measure as m; stock = m.Bench._program; "
-    "m.Bench._program = lambda self, name, *about: ({}) if name.endswith('_0') else stock(self, name, *about)"
+    "m.Bench._program = lambda self, name, *about: ({}) if '96x128' in name else stock(self, name, *about)"
 )
 
 

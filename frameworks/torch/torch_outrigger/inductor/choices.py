@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import operator
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -118,22 +119,34 @@ class Question:
     def ask(self) -> None:
         """Gives the answer: in a moment if it is kept, in seconds if the worker measures."""
         try:
-            names = [LIBRARY, *(one.name for one in self.variants)]
-            chosen, times = _C.tune_choose(
-                self.device.index or 0,
-                _TUNE_MEASURE,
-                (f"torch.{self.operation}", self.sizes, MEMORY[self.operands[0].dtype], _code()),
-                names,
-                self.limit_ms,
-                _worker(),
-                json.dumps(self._task()),
-            )
+            names, chosen, times = self._choose(_TUNE_MEASURE, json.dumps(self._task()))
             self.times = {name: f"{time / 1000:.1f} us" for name, time in zip(names, times, strict=True) if time}
             log.info("%s %s: %s of %s", self.operation, self.sizes, names[chosen], self.times)
             self.answer.set_result(names[chosen])
         except Exception as error:
             log.warning("%s %s: not measured: %s", self.operation, self.sizes, error)
             self.answer.set_result(LIBRARY)
+
+    def _choose(self, flags: int, task: str | None) -> tuple[list[str], int, list[int]]:
+        names = [LIBRARY, *(one.name for one in self.variants)]
+        about = f"torch.{self.operation}", self.sizes, MEMORY[self.operands[0].dtype], _code()
+        return names, *_C.tune_choose(self.device.index or 0, flags, about, names, self.limit_ms, _worker(), task)
+
+    def compile(self) -> None:
+        """Compiles the candidates if they will be measured, so that the worker finds them in the store. What fails here fails there too."""
+        if isinstance(self.how, product.Attention) or os.environ.get("OUTRIGGER_TUNE") == "off":
+            return
+        try:
+            if any(self._choose(0, None)[2]):
+                return
+            names = (product.candidate_name(one.name) for one in self.variants)
+            begun = [product.begun(one.kernel, name, self.device, one.parts, True) for one, name in zip(self.variants, names, strict=True)]
+            for one in begun:
+                # The program may end meanwhile, which waits for this thread.
+                if threading.main_thread().is_alive() and not self.answer.done():
+                    one.load()
+        except Exception as error:
+            log.info("%s %s: not compiled ahead: %s", self.operation, self.sizes, error)
 
     def _task(self) -> dict[str, Any]:
         return {
@@ -176,8 +189,21 @@ def _answers(questions: list[Question]) -> None:
             else:
                 one.answer = known.answer
     if fresh:
+        threading.Thread(target=_compile_all, args=(fresh,), name="outrigger-compile").start()
         # A process may end meanwhile: the worker ends with it.
-        threading.Thread(target=lambda: [one.ask() for one in fresh], name="outrigger-tune", daemon=True).start()
+        threading.Thread(target=_ask_all, args=(fresh,), name="outrigger-tune", daemon=True).start()
+
+
+def _ask_all(questions: list[Question]) -> None:
+    for one in questions:
+        one.ask()
+
+
+def _compile_all(questions: list[Question]) -> None:
+    """Compiles what is measured next."""
+    for one in questions:
+        if threading.main_thread().is_alive():
+            one.compile()
 
 
 def _is_on(device: torch.device, is_convolution: bool) -> bool:

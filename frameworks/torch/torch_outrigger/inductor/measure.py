@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from .._timing import times
 from . import product
-from .program import Program, code_version
+from .program import code_version
 from .types import MEMORY
 
 MARK = "outrigger-tune "
@@ -29,8 +29,8 @@ MARK = "outrigger-tune "
 IDLE = 60
 """Seconds without a request after which the process ends."""
 
-TIME = 0.25
-"""Seconds that a candidate is measured for."""
+TIME = 0.1
+"""Seconds that a candidate is measured for, each time."""
 
 _DTYPES = {name: dtype for dtype, name in MEMORY.items()}
 
@@ -54,10 +54,10 @@ class Bench:
         self.result = torch.empty_like(self.expected)
         self.programs: dict[str, Any] = {}
         self.launches: list[Any] = []
-        for number, (name, about) in enumerate(task["variants"].items()):
+        for name, about in task["variants"].items():
             try:
                 is_one = not isinstance(self.how, product.Attention)
-                self.programs[name] = self._program(f"otr_candidate_{number}", *about) if is_one else self._compiled(name)
+                self.programs[name] = self._program(product.candidate_name(name), *about) if is_one else self._compiled(name)
             except Exception as error:
                 self.programs[name] = functools.partial(_refuse, error)
         # No compiler runs beside what is measured. A kernel that does not compile says so again when it is called.
@@ -109,11 +109,7 @@ class Bench:
         held = self.result
         if parts > 1:
             held = torch.empty((parts, *self.result.shape), dtype=torch.float32, device=self.device)
-        text, pointers = product.plain(kernel, name, held.dtype)
-        program = Program(self.device.type, self.device.index or 0)
-        kinds = "a" * len(pointers) + "i" * len(kernel.numbers)
-        launch = program.kernel(name, kinds, (len(pointers),), kernel.work, True, pointers, text)
-        program.begin()
+        launch = product.begun(kernel, name, self.device, parts)
         self.launches.append(launch)
         if how is not None:
             numbers, matrices = product.convolved(kernel, of_a, of_b, how), (b, a)

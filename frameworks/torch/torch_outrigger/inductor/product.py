@@ -11,12 +11,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import _C
-from .program import group_size, has_avx512, has_f64, product_text
+from .program import Program, group_size, has_avx512, has_f64, product_text
 from .types import MEMORY, REGISTER
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -250,3 +250,18 @@ def plain(kernel: Kernel, name: str, result: torch.dtype) -> tuple[str, list[str
     )
     parameters = [f"{memory} otr_a", f"{memory} otr_b", f"{out} otr_result"]
     return kernel.text(name, parameters, (), ("otr_a", "otr_b"), end), [memory, memory, out]
+
+
+def candidate_name(variant: str) -> str:
+    """The name of the kernel of a variant, so that whoever compiles it has the same text."""
+    return "otr_candidate_" + re.sub(r"\W+", "_", variant)
+
+
+def begun(kernel: Kernel, name: str, device: torch.device, parts: int, is_ahead: bool = False) -> Any:
+    """A kernel as `plain` has it, which is compiled in the background from here on, behind all else if `is_ahead`. Sums in parts are f32."""
+    text, pointers = plain(kernel, name, torch.float32 if parts > 1 else kernel.dtype)
+    program = Program(device.type, device.index or 0)
+    kinds = "a" * len(pointers) + "i" * len(kernel.numbers)
+    launch = program.kernel(name, kinds, (len(pointers),), kernel.work, True, pointers, text)
+    program.begin(is_ahead=is_ahead)
+    return launch

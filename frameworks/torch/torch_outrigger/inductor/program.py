@@ -7,6 +7,7 @@ made of. It must never wait before a kernel is called, and never load code from 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -179,7 +180,7 @@ def has_avx512() -> bool:
 class _Part:
     """A text that becomes a shared object: one for all programs of the process that have the text."""
 
-    def __init__(self, key: bytes, text: str, may_compile: bool) -> None:
+    def __init__(self, key: bytes, text: str, may_compile: bool, is_ahead: bool) -> None:
         self._key = key
         self._lock = threading.Lock()
         self._library: ctypes.CDLL | None = None
@@ -200,6 +201,10 @@ class _Part:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
+        if is_ahead:
+            # It has what measurements beside it leave. A compiler that has ended needs nothing.
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(self._process.pid, os.SCHED_IDLE, os.sched_param(0))
 
     def library(self) -> ctypes.CDLL:
         """The loaded object, for which it waits. RuntimeError if the compiler refused the text."""
@@ -254,14 +259,14 @@ _parts: dict[bytes, _Part] = {}
 _lock = threading.Lock()
 
 
-def _part(text: str, may_compile: bool) -> _Part:
+def _part(text: str, may_compile: bool, is_ahead: bool) -> _Part:
     """The part with a text, which is compiled once. LookupError if it is to be compiled, and must not."""
     command, about = _compiler()
     digest = hashlib.sha256("\0".join([*_FLAGS, *command, about, text]).encode())
     key = b"torch_outrigger kernels " + digest.digest()
     with _lock:
         if key not in _parts:
-            _parts[key] = _Part(key, text, may_compile)
+            _parts[key] = _Part(key, text, may_compile, is_ahead)
         return _parts[key]
 
 
@@ -296,8 +301,9 @@ class Program:
             self._load, self.device, name, kinds.replace("w", real), items, reduced, by_row, self._group, label
         )
 
-    def begin(self, may_compile: bool = True) -> None:
-        """Begins to compile, in the background. An error if it must not, and what was compiled is not there."""
+    def begin(self, may_compile: bool = True, is_ahead: bool = False) -> None:
+        """Begins to compile, in the background; `is_ahead`: behind all else that runs. An error if it must not, and what was compiled is
+        not there."""
         if not self._texts:
             return
         taken = language(self._index)
@@ -310,7 +316,7 @@ class Program:
         for number in range(count):
             mine = names[number::count]
             self._part_of.update(dict.fromkeys(mine, number))
-            self._parts.append(_part(_headers() + "\n" + "\n".join(self._texts[one] for one in mine), may_compile))
+            self._parts.append(_part(_headers() + "\n" + "\n".join(self._texts[one] for one in mine), may_compile, is_ahead))
 
     def _load(self, kernel: Any) -> None:
         """Gives a kernel its code."""
