@@ -438,7 +438,7 @@ def test_a_vendors_device_runs_kernels(once, tmp_path):
     assert fresh(code, "zeta", **own).strip() == "zeta:0"
 
 
-def test_steps_that_triton_does_not_keep_are_kept(device, tmp_path):
+def test_steps_that_triton_does_not_keep_are_kept(device, once, tmp_path):
     code = START + (
         "from triton import knobs\n"
         "out, mine = torch.empty_like(x), x.clone()\n"
@@ -447,6 +447,46 @@ def test_steps_that_triton_does_not_keep_are_kept(device, tmp_path):
     )
     # As Helion asks for while it measures.
     fresh(code, device.type, TRITON_STORE_BINARY_ONLY="1", TRITON_CACHE_DIR=str(tmp_path))
+
+
+PRINTED = """
+idx (0) 100% of "x": 1.500000
+idx (1) 100% of "x": -2.000000
+idx () two: (operand 0) 1
+idx (0, 0) two: (operand 1) 0
+idx (0, 1) two: (operand 1) -2
+idx (1, 0) two: (operand 1) 1
+idx (1, 1) two: (operand 1) -1
+idx (0) hex: (operand 0) 0xffff
+idx (1) hex: (operand 0) 0x0000
+idx (0) hex: (operand 1) 0x1.8p+0
+idx (1) hex: (operand 1) -0x1p+1
+idx (0) bits: (operand 0) 1
+idx (1) bits: (operand 0) 0
+idx (0) bits: (operand 1) 255
+idx (1) bits: (operand 1) 0
+idx (0) bits: (operand 2) 1.500000
+idx (1) bits: (operand 2) -2.000000
+idx (0) bits: (operand 3) 1.500000
+idx (1) bits: (operand 3) -2.000000
+here
+"""
+
+
+def test_a_kernel_prints(device):
+    code = START + (
+        "numbers = torch.tensor([1.5, -2], device='DEVICE')\n"
+        "for _ in range(2): kernels.printed[(2,)](numbers, BLOCK=2)\n"
+        "torch.accelerator.synchronize()\n"
+        "print('behind', flush=True)\n"
+    )
+    *lines, last = fresh(code, device.type).splitlines()
+    assert last == "behind"
+    expected = [f" {one}" for one in PRINTED.split("\n") if one]
+    for program in (0, 1):
+        head = f"pid ({program}, 0, 0)"
+        found = [one.removeprefix(head) for one in lines if one.startswith(head)]
+        assert found == 2 * [one.replace("(operand 0) 1", f"(operand 0) {program}") if "two" in one else one for one in expected]
 
 
 # ---- libraries of kernels ----

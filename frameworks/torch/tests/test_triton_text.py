@@ -8,7 +8,7 @@ import pytest
 from torch_outrigger.triton import emit, ttir
 
 MODULES = Path(__file__).parent / "triton_modules"
-NOT_SERVED = {"tt.print", "tt.elementwise_inline_asm"}
+NOT_SERVED = {"tt.elementwise_inline_asm"}
 
 
 @pytest.mark.parametrize("name", sorted(ttir.RULES))
@@ -51,6 +51,13 @@ def with_line(line, location):
     first, rest = text.split("    tt.return", 1)
     lines = f"{first}    {line}\n    tt.return{rest}".splitlines()
     return "\n".join([*(one for one in lines if not one.startswith("#loc1 ")), f"#loc1 = loc({location})", ""])
+
+
+def test_a_function_of_elements_that_prints_is_refused():
+    head, end = (MODULES / "tt.reduce.ttir").read_text().split("      tt.reduce.return", 1)
+    printing = 'tt.print " x" {hex = false, isSigned = array<i32>} loc("kernel.py":7:3)\n'
+    with pytest.raises(ttir.Refused, match="kernel.py:7: the operation tt.print stands in a function of elements, which does not know"):
+        emit.write(f"{head}{printing}tt.reduce.return{end}", "kernel", overlap=False)
 
 
 def test_the_line_of_an_operation_in_a_function_of_tritons_own_is_that_of_the_call():

@@ -155,3 +155,14 @@ def tuned_add(x, y, out, n, BLOCK: tl.constexpr):
 def told(out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     i = tl.arange(0, BLOCK)
     tl.store(out + i, EVEN + 0 * i, mask=i < n)
+
+
+@triton.jit
+def printed(x, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    numbers = tl.load(x + i)
+    tl.device_print("100% of \"x\"", numbers)
+    tl.device_print("two", tl.program_id(0), i.to(tl.int64)[:, None] - tl.arange(0, 2)[None, :] * 2)
+    tl.device_print("hex", (i - 1).to(tl.int16), numbers, hex=True)
+    tl.device_print("bits", numbers > 1, (i - 1).to(tl.uint8), numbers.to(tl.bfloat16), numbers.to(tl.float8e5))
+    tl.device_print("here")

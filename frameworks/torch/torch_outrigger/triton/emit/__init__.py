@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ttir import Refused, Type, read
-from . import control, folds, lanes, tensors
+from . import control, folds, lanes, prints, tensors
 from .functions import BASIC, WITHIN
 from .values import Scalar, Value, memory, register, rounded
 from .writer import Module, Writer, bytes_of
 
-__all__ = ["Kernel", "Refused", "control", "folds", "tensors", "write"]
+__all__ = ["Kernel", "Refused", "control", "folds", "prints", "tensors", "write"]
 
 
 @dataclass

@@ -24,6 +24,9 @@ def combination(writer: Writer, region: list[Block], results: list[Type]) -> Com
     arguments = region[0].arguments
     for number, (id, type) in enumerate(arguments):
         inner.values[id] = Scalar(type, f"given{number}")
+    for one in operations(region):
+        if one.name == "tt.print":
+            raise one.refused("stands in a function of elements, which does not know its program")
     has_checks = any(one.name == "tt.assert" for one in operations(region))
     result = register(results[0].element) if len(results) == 1 else f"{name}_results"
 

@@ -524,13 +524,7 @@ def _barrier(writer: Writer, operation: Operation) -> None:
     writer.done(operation)
 
 
-_REFUSED = {
-    "tt.print": "prints (tl.device_print), and kernels of this device cannot",
-    "tt.elementwise_inline_asm": "is inline assembly, which is for devices of one vendor",
-}
-
-
-@writes(*_REFUSED)
+@writes("tt.elementwise_inline_asm")
 def _refuse(writer: Writer, operation: Operation) -> None:
-    raise operation.refused(_REFUSED[operation.name])
+    raise operation.refused("is inline assembly, which is for devices of one vendor")
 
