@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -65,7 +66,7 @@ static __attribute__((noinline)) void await(int line) {
   waits_at[item] = line;
   swapcontext(&items[item], &scheduler);
 }
-/* Between barriers items run one after the other: upwards, then downwards. So what another item has not written yet is seen. */
+/* Between barriers items run one after the other, upwards and downwards in turn: who reads what another one is to write finds what was there. */
 static void run_items(void (*whole)(void)) {
   int line = -1;
   runs = whole;
@@ -78,7 +79,7 @@ static void run_items(void (*whole)(void)) {
   }
   for (int round = 0; line != 0; round++) {
     for (int n = 0; n < ITEMS; n++) {
-      item = round % 2 ? ITEMS - 1 - n : n;
+      item = (round + DOWNWARDS) % 2 ? ITEMS - 1 - n : n;
       swapcontext(&scheduler, &items[item]);
       if (n > 0 && waits_at[item] != line) abort();
       line = waits_at[item];
@@ -98,14 +99,14 @@ static void run_items(void (*whole)(void)) {
 ends the process."""
 
 
-def groups_of(items: int) -> None:
-    """Gives kernels of Triton groups of so many items, as on a GPU. Where a driver compiles a language, it runs them on a CPU."""
+def groups_of(items: int, put: Callable[[object, str, object], None] = setattr, downwards: bool = False) -> None:
+    """Gives kernels of Triton groups of so many items, as on a GPU: for ever, or as long as what a fixture puts is there."""
     from torch_outrigger import _C
     from torch_outrigger.inductor import program
 
     headers = program._headers
-    text = f"#define ITEMS {items}\n#define STACK {(1 << 22) // items + (1 << 16)}\n{ITEMS}"
-    program.group_limits = lambda index: (items, items, _C.device_info(index)["local_memory"] or 1 << 18)
+    text = f"#define ITEMS {items}\n#define DOWNWARDS {int(downwards)}\n#define STACK {(1 << 22) // items + (1 << 16)}\n{ITEMS}"
+    put(program, "group_limits", lambda index: (items, items, _C.device_info(index)["local_memory"] or 1 << 18))
     if program.language(0) is not None:
         return
 
@@ -132,7 +133,8 @@ i32 {name}_run(const u64* words, i64 first, i64 last) {{
 }}
 """.replace("&failed", f"&{name}_now.failed")
 
-    program._headers, program._runner = lambda: headers() + text, runner
+    put(program, "_headers", lambda: headers() + text)
+    put(program, "_runner", runner)
 
 
 def run_python(code: str, timeout: int = 120, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -60,17 +60,6 @@ def test_numbers_have_their_types(device):
     same(out, torch.tensor([2**63 + 2**32, 7, float(torch.tensor(1e30)), 0], dtype=torch.float64))
 
 
-def test_one_item_runs_a_program(device, monkeypatch):
-    from torch_outrigger.inductor import program
-
-    # As on a device whose groups have many items.
-    monkeypatch.setattr(program, "group_size", lambda index: 8)
-    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-    kernels.count_launches[(2,)](x, count, 100, BLOCK=64)
-    same(x, torch.ones(100))
-    assert count.item() == 1
-
-
 def test_no_program_is_no_launch(device):
     x, y = pair(device)
     out = torch.zeros_like(x)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LOCAL = "OTR_LOCAL "
 """In front of the type of memory of the group."""
 
-_MOST_WRITTEN_OUT = 32
-"""Slots up to which a loop is written out, so that they are registers."""
+_MOST_SLOTS, _MOST_LINES = 64, 512
+"""Up to so many slots, and so many lines in all, a loop is written out, so that slots are registers."""
 
 
 class NotInLanes(Refused):
@@ -41,16 +41,20 @@ def _own(array: str, slot: str, place: str) -> str:
     return f"{array}[${slot}${place}$]"
 
 
-def _loop(count: int, width: int, body: Callable[[str, str], list[str]]) -> list[str]:
-    """A loop over an item's own ones of so many elements, of which the body is told slot and place."""
+def _loop(count: int, width: int, body: Callable[[str, str], list[str]], rounds: int = 1) -> list[str]:
+    """A loop over an item's own ones of so many elements, of which the body is told slot and place. It may be a loop of so many rounds."""
     if count <= width:
         return ["{" if count == width else f"if (lane < {count}) {{", *body("0", "lane"), "}"]
     if count % width:
         raise NotInLanes(f"a tensor of {count} elements is not the same for {width} items")
-    slots = count // width
-    unrolled = ["OTR_UNROLL"] * (slots <= _MOST_WRITTEN_OUT)
-    head = [*unrolled, f"for (i32 slot = 0; slot < {slots}; slot++) {{", f"const i32 place = slot * {width} + lane;"]
-    return [*head, *body("slot", "place"), "}"]
+    slots, lines = count // width, body("slot", "place")
+    head = [f"for (i32 slot = 0; slot < {slots}; slot++) {{", f"const i32 place = slot * {width} + lane;"]
+    return [*_unrolled(slots * rounds, lines), *head, *lines, "}"]
+
+
+def _unrolled(slots: int, lines: list[str]) -> list[str]:
+    """What stands in front of a loop."""
+    return ["OTR_UNROLL"] if slots <= _MOST_SLOTS and slots * len(lines) <= _MOST_LINES else []
 
 
 def _numbered(shape: tuple[int, ...], statements: list[str], slot: str, place: str) -> list[str]:
@@ -164,20 +168,23 @@ def _slots_folded(
     slots = block // width
     names = [writer.fresh("x") for _ in parts]
 
+    whole = math.prod(shape) // width
+
     def folded(slot: str, place: str) -> list[str]:
         full = f"{slot} / {slots} * {slots * steps} + step * {slots} + {slot} % {slots}" if slots > 1 else f"{slot} * {steps} + step"
         joined = combined.lines(names, fold.values, names, "step == 0")
+        inside = _numbered(shape, [*statements, *joined], full, "at")
         return [
             *(f"{register(type.element)} {name};" for type, name in zip(combined.types, names, strict=True)),
-            *["OTR_UNROLL"] * (steps <= _MOST_WRITTEN_OUT),
+            *_unrolled(whole, inside),
             f"for (i32 step = 0; step < {steps}; step++) {{",
             f"const i32 at = ({full}) * {width} + lane;",
-            *_numbered(shape, [*statements, *joined], full, "at"),
+            *inside,
             "}",
             *(f"{_own(to, slot, place)} = {name};" for to, name in zip(parts, names, strict=True)),
         ]
 
-    return _loop(math.prod(shape) // steps, width, folded)
+    return _loop(math.prod(shape) // steps, width, folded, steps)
 
 
 def _halved(
