@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..ttir import Operation, Type
-from .nests import statements_over
+from . import lanes
 from .values import BITS, FLOATS, SMALL_FLOATS, UNSIGNED, Value, canonical, of_bits, register
 from .writer import Writer, writes
 
@@ -56,8 +56,10 @@ def _print(writer: Writer, operation: Operation) -> None:
 def _line(writer: Writer, type: Type, index: list[str], text: str, form: str, value: str) -> None:
     given = ", ".join([*(f"program[{axis}]" for axis in range(3)), *index, *([value] if value else [])])
     statement = f'printf("pid (%d, %d, %d){text}{form}\\n", {given});'
-    statements = statements_over(type.shape or (), index, [statement])
-    writer.piece(["{", *statements, "}"])
+    if type.is_tensor:
+        writer.piece(["{", *writer.over(type.shape or (), [statement]), "}"])
+    else:
+        writer.line(lanes.by_one(writer, statement))
 
 
 def _shown(value: Value, text: str, is_signed: bool, is_hex: bool) -> tuple[str, str]:
