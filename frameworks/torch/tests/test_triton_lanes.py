@@ -182,11 +182,11 @@ def test_a_group_has_no_more_items_than_the_device_allows():
 def test_one_item_runs_what_the_others_cannot():
     """Addresses have no form in memory of a group."""
     text = (MODULES / "tt.gather.ttir").read_text()
-    assert emit.write(text, "kernel", False, 32).width == 32
+    assert emit.write(text, "kernel", False, width=32).width == 32
     addresses = "tensor<4x!tt.ptr<f32>>"
     gathered = f"tt.gather %2[%0] {{axis = 0 : i32}} : ({addresses}, tensor<4xi32>) -> {addresses}"
     text = re.sub("%3 = .* loc", f"%3 = {gathered} loc", re.sub("%4 = .* loc", f"%4 = tt.load %3 : {addresses} loc", text))
-    kernel = emit.write(text, "kernel", False, 32)
+    kernel = emit.write(text, "kernel", False, width=32)
     assert kernel.width == 1 and "lane" not in kernel.text
 
 
@@ -209,7 +209,7 @@ def test_texts_are_cuda_c(arch, names):
     library, refused = nvrtc(), []
     for name in names:
         try:
-            kernel = emit.write((MODULES / f"{name}.ttir").read_text(), "kernel", False, 128)
+            kernel = emit.write((MODULES / f"{name}.ttir").read_text(), "kernel", False, width=128)
         except ttir.Refused:
             continue
         source = f"#define OTR_GROUP_SIZE {kernel.width}\n#define __CUDACC__ 1\n{program._headers()}\n{kernel.text}"
