@@ -462,6 +462,15 @@ const fn graphs(name: &'static str, driver: &'static str) -> Job {
     torch(name, driver, "outrigger", &["test_graphs.py"], 20).only(Tier::InTurn)
 }
 
+/// Kernels of Triton in groups of many items, as on a GPU.
+const fn in_groups(
+    name: &'static str,
+    driver: &'static str,
+    options: &'static [&'static str],
+) -> Job {
+    torch(name, driver, "outrigger", options, 100).only(Tier::Everything)
+}
+
 /// All models of public libraries; every run has three of them on the unified face.
 const fn models(name: &'static str, driver: &'static str) -> Job {
     let options = &["test_models.py", "--all"];
@@ -601,6 +610,16 @@ static JOBS: &[Job] = &[
     whole_torch("torch both", UNIFIED, "both"),
     // A process with both device types, of which torch's accelerator is the other one.
     torch("both as mtia", UNIFIED, "both", &["--device=mtia"], 120).only(Tier::Everything),
+    in_groups(
+        "triton groups",
+        UNIFIED,
+        &["test_triton.py", "test_triton_ops.py", "test_triton_numbers.py", "--items=32"],
+    ),
+    in_groups(
+        "triton intel",
+        INTEL,
+        &["test_triton.py", "test_triton_ops.py", "test_triton_numbers.py", "--items=128"],
+    ),
     models("models unified", UNIFIED),
     models("models discrete", DISCRETE),
     libraries(
