@@ -591,6 +591,20 @@ def test_arguments_that_overlap_are_seen_in_compiled_code(device, fresh_compiler
         same(x, before + 1)
 
 
+@pytest.mark.only_with_all
+def test_what_inductor_writes_to_be_run_again_runs(device, fresh_compiler, tmp_path):
+    from torch._inductor import config
+
+    x, y = pair(device)
+    with config.patch({"trace.enabled": True, "trace.debug_dir": str(tmp_path)}):
+        torch.compile(called, fullgraph=True)(x, y)
+    (program,) = tmp_path.rglob("fx_graph_runnable.py")
+    # The kernel of the program is in it.
+    assert "def add_0(x, y, out, n, BLOCK: tl.constexpr)" in program.read_text()
+    done = run_python(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
+    assert done.returncode == 0, done.stderr
+
+
 # ---- operators as libraries have them ----
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}

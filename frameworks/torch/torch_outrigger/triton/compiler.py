@@ -19,8 +19,8 @@ from ..inductor import program
 from . import emit
 from .ttir import Refused
 
-MOST_LOCAL_BYTES = 1 << 20
-"""What a program's arrays may have: threads of a driver have stacks of 2 MiB."""
+MOST_BYTES_OF_THREAD = 16 << 20
+"""What a program's arrays may have where threads have memory of their own besides the stack: on the driver `host`."""
 
 _LONGEST_NAME = 80
 
@@ -147,8 +147,9 @@ class Backend(BaseBackend):
         name = "triton_" + re.sub(r"\W", "_", found[1])[:_LONGEST_NAME]
         width, most_shared = _group(options)
         kernel = emit.write(text, name, options.overlap, options.debug, width)
-        if kernel.local_bytes > MOST_LOCAL_BYTES:
-            raise OutOfResources(kernel.local_bytes, MOST_LOCAL_BYTES, "memory of a program's tensors")
+        most = MOST_BYTES_OF_THREAD if options.arch == "host" else emit.MOST_ON_STACK
+        if kernel.local_bytes > most:
+            raise OutOfResources(kernel.local_bytes, most, "memory of a program's tensors")
         if kernel.shared_bytes > most_shared:
             raise OutOfResources(kernel.shared_bytes, most_shared, "memory of a group for a program's tensors")
         metadata.update(

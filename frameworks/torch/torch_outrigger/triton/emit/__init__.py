@@ -12,9 +12,9 @@ from ..ttir import Refused, Type, read
 from . import control, folds, lanes, prints, tensors
 from .functions import BASIC, WITHIN
 from .values import Scalar, Value, memory, register, rounded
-from .writer import Module, Writer, bytes_of
+from .writer import MOST_ON_STACK, Module, Writer, bytes_of
 
-__all__ = ["Kernel", "Refused", "control", "folds", "prints", "tensors", "write"]
+__all__ = ["MOST_ON_STACK", "Kernel", "Refused", "control", "folds", "prints", "tensors", "write"]
 
 
 @dataclass

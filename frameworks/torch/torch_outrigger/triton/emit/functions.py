@@ -47,6 +47,19 @@ OTR_FUNCTION i32 triton_looked(i32 holds, OTR_GLOBAL i32* otr_failed) {
 """
 
 
+LARGE = r"""
+/* A thread runs one program at a time. */
+#if OTR_C && defined(__cplusplus)
+#define TRITON_LARGE static thread_local
+#elif OTR_C
+#define TRITON_LARGE static _Thread_local
+#else
+#define TRITON_LARGE
+#endif
+"""
+"""Where arrays are that do not go onto a stack."""
+
+
 def poll(name: str, number: str, pointee: str, load: str) -> str:
     """A wait until a number is there, which gives up after so many looks, or never if that is negative."""
     return f"""

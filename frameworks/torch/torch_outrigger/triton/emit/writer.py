@@ -16,11 +16,15 @@ from ..ttir import Block, Function, Operation, Refused, Type
 from ..ttir import operations as walk
 from . import lanes
 from .expressions import EXPRESSIONS, expression
+from .functions import LARGE
 from .nests import Fold, Line, Nest, declared, loops, statements_over
 from .values import ANYWHERE, Array, Expression, Index, Roots, Scalar, Value, Variable, canonical, flat, register, stored
 
 HANDLERS: dict[str, Callable[[Writer, Operation], None]] = {}
 """For an operation that is no plain expression: what writes it."""
+
+MOST_ON_STACK = 1 << 20
+"""Bytes of arrays that a program may have on the stack: threads of a driver have stacks of 2 MiB."""
 
 _MOST_COST = 24
 """Operations that are rather done anew at each use than kept in an array, at most."""
@@ -193,10 +197,15 @@ class Writer:
     def text(self) -> tuple[str, int]:
         """The whole text, and how many bytes its arrays have."""
         slot_of, slots = self.slots()
-        lines = [f"  {kind} {name}[{count}] __attribute__((aligned(64)));" for name, (kind, count) in slots.items()]
+        size = sum(bytes_of(kind, count) for kind, count in slots.values())
+        place = ""
+        if size > MOST_ON_STACK:
+            self.module.texts["TRITON_LARGE"] = LARGE
+            place = "TRITON_LARGE "
+        lines = [f"  {place}{kind} {name}[{count}] __attribute__((aligned(64)));" for name, (kind, count) in slots.items()]
         lines += [f"  {one}" for one in self.hoisted or ()]
         body = re.sub(r"\barray\d+\b", lambda found: slot_of[found[0]], "\n".join(self.pieces))
-        return "\n".join([*lines, body]), sum(bytes_of(kind, count) for kind, count in slots.values())
+        return "\n".join([*lines, body]), size
 
     # ---- memory of arrays ----
 
