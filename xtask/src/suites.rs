@@ -11,6 +11,7 @@ mod results;
 mod rust;
 mod sanitizers;
 mod seed;
+mod shard;
 mod summary;
 
 use std::path::PathBuf;
@@ -31,9 +32,10 @@ use crate::shell;
 use crate::soak;
 use crate::workspace::Workspace;
 use counts::Counts;
-use jobs::{C_DRIVER, Job, LIBRARY_DRIVER, OPENCL_DRIVER, SECOND_DRIVER, Shard, Suite, Work};
+use jobs::{C_DRIVER, Job, LIBRARY_DRIVER, OPENCL_DRIVER, SECOND_DRIVER, Suite, Work};
 use results::Results;
 use seed::Seed;
+use shard::Shard;
 use summary::{Row, Summary};
 
 /// Which suites to run.

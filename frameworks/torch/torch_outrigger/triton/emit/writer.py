@@ -40,13 +40,12 @@ _LAYOUTS = set("arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dim
 """Operations that are expressions of the index in any nest."""
 _BYTES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "i32": 4, "f32": 4}
 """Bytes of a number in an array, where they are not 8."""
+_WIDE_SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
+
 
 def bytes_of(kind: str, count: int) -> int:
     """Bytes of an array."""
     return _BYTES.get(kind, 8) * count
-
-
-_WIDE_SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
 
 
 def writes(*names: str) -> Callable[[Callable[[Writer, Operation], None]], Callable[[Writer, Operation], None]]:
