@@ -211,7 +211,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     out = torch.empty_like(q)
     grid = (triton.cdiv(length, 64), batch * heads)
     attention_kernel[grid](
-        q, k, v, out, depth**-0.5, q.stride(1), q.stride(2), length, DEPTH=depth, BM=64, BN=64, CAUSAL=causal
+        q, k, v, out, depth**-0.5, q.stride(1), q.stride(2), length, DEPTH=depth, BM=64, BN=128, CAUSAL=causal
     )
     return out
 
