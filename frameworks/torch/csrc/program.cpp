@@ -35,8 +35,7 @@ constexpr int64_t kItemsOfLane = 4;
 otr_code_t run_block(const void* block, uint32_t size, int64_t bias, bool alone) {
   Head head;
   std::memcpy(&head, block, sizeof head);
-  c10::SmallVector<uint64_t, 48> words;
-  words.resize((size - sizeof head) / sizeof(uint64_t));
+  c10::SmallVector<uint64_t, 48> words((size - sizeof head) / sizeof(uint64_t));
   std::memcpy(words.data(), static_cast<const char*>(block) + sizeof head, words.size() * sizeof(uint64_t));
   for (uint64_t i = 0; i < head.addresses; ++i) {
     words[i] += words[i] == 0 ? 0 : static_cast<uint64_t>(bias);

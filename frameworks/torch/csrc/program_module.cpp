@@ -220,9 +220,7 @@ PyObject* kernel_attempt(PyObject* object, PyObject* arguments) {
   PyObject *given = nullptr, *restored = nullptr;
   int shared = 0;
   Trial trial;
-  parse(
-      arguments, "O!O!pidd", &PyTuple_Type, &given, &PyList_Type, &restored, &shared, &trial.processor, &trial.seconds,
-      &trial.limit);
+  parse(arguments, "O!O!pdd", &PyTuple_Type, &given, &PyList_Type, &restored, &shared, &trial.seconds, &trial.limit);
   trial.shared = shared != 0;
   trial.restored = bytes_of(restored);
   load(self);
@@ -440,7 +438,7 @@ PyMethodDef kernel_methods[] = {
     {"bind_module", bind_module, METH_O, "Takes the kernel of its name out of a program, for which it waits."},
     {"attempt", kernel_attempt, METH_VARARGS,
      "Has a process of its own run the launch again and again: (arguments, [(address, size) that is restored before each], whether it may "
-     "use all threads, its processor or -1, seconds, limit in seconds) -> seconds of runs, or why there are none, or None if there is no "
+     "use all threads, seconds, limit in seconds) -> seconds of runs, or why there are none, or None if there is no "
      "process."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -178,12 +177,6 @@ otr_code_t timed(const Trial& trial, const std::function<otr_code_t()>& work, st
     sigaddset(&all, number);
   }
   pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
-  if (trial.processor >= 0) {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(trial.processor, &one);
-    sched_setaffinity(0, sizeof one, &one);
-  }
   std::vector<double> times;
   const bool owns = own_memory();
   const otr_code_t code = owns ? timed(trial, work, &times) : OTR_OK;

@@ -24,8 +24,6 @@ struct Trial {
   std::vector<Bytes> restored;
   /// Whether the work may use all of torch's threads.
   bool shared = false;
-  /// The only processor that the work runs on; below 0: any.
-  int processor = -1;
   /// For how long the work is timed, and what all of it may take.
   double seconds = 0.1, limit = 10;
 

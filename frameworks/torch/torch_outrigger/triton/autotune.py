@@ -138,27 +138,25 @@ class _Tried:
     failure: Exception | None = None
 
 
-class _Processors:
-    """The processors of this process. Each does one thing at a time: it compiles a configuration, or measures one. Who measures goes
-    first."""
+class _Turns:
+    """As many as there are processors. Who has one compiles a configuration, or measures one. Who measures goes first."""
 
     def __init__(self) -> None:
-        self._free = sorted(os.sched_getaffinity(0))
-        self.count = len(self._free)
+        self.count = self._free = len(os.sched_getaffinity(0))
         self._changed = threading.Condition()
         self._is_awaited = False
 
-    def take(self, first: bool = False) -> int:
+    def take(self, first: bool = False) -> None:
         with self._changed:
             self._is_awaited |= first
             self._changed.wait_for(lambda: self._free and (first or not self._is_awaited))
             self._is_awaited &= not first
+            self._free -= 1
             self._changed.notify_all()
-            return self._free.pop()
 
-    def give(self, processor: int) -> None:
+    def give(self) -> None:
         with self._changed:
-            self._free.append(processor)
+            self._free += 1
             self._changed.notify_all()
 
 
@@ -168,7 +166,7 @@ class _Tuning:
     def __init__(self, tuner: Any, configs: list[Config], args: tuple[Any, ...], meta: dict[str, Any], bench: Callable[..., Any]) -> None:
         self._tuner, self._args, self._meta, self._bench = tuner, args, meta, bench
         self.tried = [_Tried(one) for one in configs]
-        self._processors = _Processors()
+        self._turns = _Turns()
         # A function of the program's own that measures is called as Triton calls it.
         is_host = program.language(driver.active.get_current_device()) is None
         self._is_apart = is_host and tuner._do_bench is None
@@ -192,8 +190,8 @@ class _Tuning:
         return sorted((one for one in self.tried if one.failure is None), key=lambda one: one.times)
 
     def _measure_all(self, limit: float) -> None:
-        mine = self._processors.take(first=True)
-        compilers = ThreadPoolExecutor(self._processors.count)
+        self._turns.take(first=True)
+        compilers = ThreadPoolExecutor(self._turns.count)
         try:
             waiting = {}
             for one in self.tried:
@@ -201,19 +199,19 @@ class _Tuning:
                 if self._prepare(one):
                     waiting[compilers.submit(self._compile, one.launch)] = one
             while waiting:
-                self._processors.give(mine)
+                self._turns.give()
                 everything = not self._is_apart and not self._is_remote
                 done, _ = wait(waiting, return_when=ALL_COMPLETED if everything else FIRST_COMPLETED)
-                mine = self._processors.take(first=True)
+                self._turns.take(first=True)
                 for future in [one for one in waiting if one in done]:
                     one = waiting.pop(future)
                     error = future.exception()
                     if error is None:
-                        self._measure(one, limit, mine)
+                        self._measure(one, limit, alone=True)
                     else:
                         self._fail(one, error)
         finally:
-            self._processors.give(mine)
+            self._turns.give()
             compilers.shutdown(cancel_futures=True)
 
     def _prepare(self, one: _Tried) -> bool:
@@ -238,24 +236,22 @@ class _Tuning:
             print(f"Autotuning failed with {_said(error)}")
 
     def _compile(self, launch: Launch) -> None:
-        processor = self._processors.take()
+        self._turns.take()
         try:
-            # Of this thread, and so of the compiler that it starts.
-            os.sched_setaffinity(0, {processor})
             launch.kernel().load()
         finally:
-            self._processors.give(processor)
+            self._turns.give()
 
-    def _measure(self, one: _Tried, limit: float, processor: int = -1) -> None:
-        """Notes the times of a configuration, on one processor or, with -1, as the device runs it."""
+    def _measure(self, one: _Tried, limit: float, alone: bool = False) -> None:
+        """Notes the times of a configuration: as the device runs it, or on one thread alone."""
         try:
-            found = self._bench_with(one, limit, processor)
+            found = self._bench_with(one, limit, alone)
         except Exception as error:
             self._fail(one, error)
             return
         one.times = min(one.times, found) if one.times else found
 
-    def _bench_with(self, one: _Tried, limit: float, processor: int) -> list[float]:
+    def _bench_with(self, one: _Tried, limit: float, alone: bool) -> list[float]:
         """Has Triton's own way of measuring, with its hooks, measure a configuration: apart if that can be."""
         tuner = self._tuner
         if not self._is_apart:
@@ -263,7 +259,7 @@ class _Tuning:
 
         def apart(call: Callable[[], Any], **_: Any) -> list[float]:
             found: list[list[float]] = []
-            with taken_by(lambda launch: found.append(self._apart(launch, one, limit, processor))):
+            with taken_by(lambda launch: found.append(self._apart(launch, one, limit, alone))):
                 call()
             return found[0]
 
@@ -273,13 +269,13 @@ class _Tuning:
         finally:
             tuner.do_bench = stock
 
-    def _apart(self, launch: Launch, one: _Tried, limit: float, processor: int) -> list[float]:
+    def _apart(self, launch: Launch, one: _Tried, limit: float, alone: bool) -> list[float]:
         """Times of a launch in a process of its own."""
         groups = math.prod(launch.grid)
         threads = min(self._threads, groups)
-        is_shared = processor < 0 and threads > 1
+        is_shared = not alone and threads > 1
         kernel = launch.kernel()
-        found = kernel.attempt(launch.arguments, self._restored(launch, one.config), is_shared, processor, self._seconds, limit)
+        found = kernel.attempt(launch.arguments, self._restored(launch, one.config), is_shared, self._seconds, limit)
         if found is None:
             log.info("%s is measured in the process: no other one was to be had", launch.launcher.name)
             found = _timing.times(lambda: kernel(*launch.arguments), torch.accelerator.synchronize, self._seconds)
@@ -306,7 +302,7 @@ class _Tuning:
         works = self._works()
         if not works or self._tuner._do_bench is not None:
             return
-        # A launch on one processor says less of one on many.
+        # A launch on one thread says less of one on many.
         is_rough = self._is_apart and self._threads > 1 and any(math.prod(one.launch.grid) > 1 for one in works)
         near = _NEAR_ROUGHLY if is_rough else _NEAR
         best = [one for one in works if one.times[0] <= (1 + near) * works[0].times[0]][:_FINALISTS]
