@@ -154,7 +154,8 @@ class Backend(BaseBackend):
             raise OutOfResources(kernel.shared_bytes, most_shared, "memory of a group for a program's tensors")
         metadata.update(
             name=name,
-            shared=kernel.shared_bytes,
+            # Triton looks whether this fits, and the compiler has.
+            shared=0,
             items=kernel.width,
             local_bytes=kernel.local_bytes,
             arguments=kernel.arguments,
