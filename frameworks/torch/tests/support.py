@@ -103,13 +103,10 @@ def groups_of(items: int, put: Callable[[object, str, object], None] = setattr, 
     """Gives kernels of Triton groups of so many items, as on a GPU: for ever, or as long as what a fixture puts is there."""
     from torch_outrigger import _C
     from torch_outrigger.inductor import program
-    from triton.compiler import compiler as triton_compiler
 
     headers = program._headers
     text = f"#define ITEMS {items}\n#define DOWNWARDS {int(downwards)}\n#define STACK {(1 << 22) // items + (1 << 16)}\n{ITEMS}"
     put(program, "group_limits", lambda index: (items, items, _C.device_info(index)["local_memory"] or 1 << 18))
-    # Triton keeps what it has asked before.
-    put(triton_compiler, "max_shared_mem", lambda index: program.group_limits(index)[2])
     if program.language(0) is not None:
         return
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ..ttir import Refused, Type, read
 from . import control, folds, lanes, prints, tensors
 from .functions import BASIC, WITHIN
-from .values import Scalar, Value, memory, register, rounded
-from .writer import MOST_ON_STACK, Module, Writer, bytes_of
+from .values import Scalar, Value, bytes_of, memory, register, rounded
+from .writer import MOST_ON_STACK, Module, Writer
 
 __all__ = ["MOST_ON_STACK", "Kernel", "Refused", "control", "folds", "prints", "tensors", "write"]
 
@@ -68,7 +68,7 @@ def _written(text: str, name: str, overlap: bool, looks: bool, width: int) -> Ke
     if width == 1:
         body, local_bytes = writer.text()
     else:
-        body, local_bytes, shared = lanes.text(writer, bytes_of)
+        body, local_bytes, shared = lanes.text(writer)
     program = _program(name, types, body, module, width, shared)
     return Kernel(
         "\n".join([BASIC, *module.texts.values(), program, _group(name, types, module, width, shared)]),

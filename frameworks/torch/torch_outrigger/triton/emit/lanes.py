@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..ttir import Operation, Refused, Type
 from .nests import INDEX, Combination, Fold, Nest
-from .values import ANYWHERE, Array, Roots, Scalar, Value, canonical, flat, register
+from .values import ANYWHERE, Array, Roots, Scalar, Value, bytes_of, canonical, flat, register
 
 if TYPE_CHECKING:
     from .writer import Writer
@@ -154,9 +154,7 @@ def write_nest(writer: Writer, nest: Nest, statements: list[str], fold: Fold | N
             writer.piece([f"{to} = {one};" for to, one in zip(fold.results, first, strict=True)])
 
 
-def _slots_folded(
-    writer: Writer, shape: tuple[int, ...], statements: list[str], fold: Fold, kept: int, parts: list[str]
-) -> list[str]:
+def _slots_folded(writer: Writer, shape: tuple[int, ...], statements: list[str], fold: Fold, kept: int, parts: list[str]) -> list[str]:
     """The nest of a fold, in which each item folds its own elements."""
     width, axis, combined = writer.width, fold.axis, fold.combination
     inner, steps = math.prod(shape[axis + 1 :]), shape[axis] // kept
@@ -202,9 +200,7 @@ def _halved(
     return _loop(outer * half * inner, writer.width, folded)
 
 
-def scan(
-    writer: Writer, inputs: list[Array], axis: int, is_reversed: bool, combined: Combination
-) -> list[Array]:
+def scan(writer: Writer, inputs: list[Array], axis: int, is_reversed: bool, combined: Combination) -> list[Array]:
     """The results of a scan: each element takes in those that are 1, 2, 4 and so on places in front of it."""
     shape = inputs[0].type.shape or ()
     index, length = canonical(shape), shape[axis]
@@ -267,7 +263,7 @@ _State = frozenset[Access] | None
 """What was done since the last barrier; None where nothing gets to."""
 
 
-def text(writer: Writer, bytes_of: Callable[[str, int], int]) -> tuple[str, int, dict[str, tuple[str, int]]]:
+def text(writer: Writer) -> tuple[str, int, dict[str, tuple[str, int]]]:
     """The whole text, how many bytes the arrays of all items have, and the arrays of the group with their types and sizes."""
     pieces = writer.pieces
     written = [roots for _, writes in writer.touched.values() for roots in writes]

@@ -40,6 +40,8 @@ _MEMORY = {
     "i64": "i64",
 }
 _REGISTER = {**_MEMORY, "f16": "f32", "bf16": "f32", "i1": "i32", "index": "i64"}
+_BYTES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "i32": 4, "f32": 4}
+"""Bytes of a number in an array, where they are not 8."""
 UNSIGNED = {"i1": "u32", "i8": "u8", "i16": "u16", "i32": "u32", "i64": "u64", "index": "u64"}
 _OF_BITS = {
     "f16": "otr_of_f16({})",
@@ -85,6 +87,11 @@ def register(element: str) -> str:
 def stored(element: str) -> str:
     """The C type of an element in an array of the program."""
     return "u8" if element == "i1" else register(element)
+
+
+def bytes_of(kind: str, count: int) -> int:
+    """Bytes of an array."""
+    return _BYTES.get(kind, 8) * count
 
 
 def of_bits(element: str, bits: str) -> str:

@@ -18,7 +18,7 @@ from . import lanes
 from .expressions import EXPRESSIONS, expression
 from .functions import LARGE
 from .nests import Fold, Line, Nest, declared, loops, statements_over
-from .values import ANYWHERE, Array, Expression, Index, Roots, Scalar, Value, Variable, canonical, flat, register, stored
+from .values import ANYWHERE, Array, Expression, Index, Roots, Scalar, Value, Variable, bytes_of, canonical, flat, register, stored
 
 HANDLERS: dict[str, Callable[[Writer, Operation], None]] = {}
 """For an operation that is no plain expression: what writes it."""
@@ -38,14 +38,7 @@ _ADDRESSES = ("arith.addi", "arith.subi", "arith.muli", "arith.extsi", "tt.addpt
 """Those that are so with loaded numbers, too: an address that is made of one is no array."""
 _LAYOUTS = set("arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.trans tt.reshape tt.join".split())
 """Operations that are expressions of the index in any nest."""
-_BYTES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "i32": 4, "f32": 4}
-"""Bytes of a number in an array, where they are not 8."""
 _WIDE_SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
-
-
-def bytes_of(kind: str, count: int) -> int:
-    """Bytes of an array."""
-    return _BYTES.get(kind, 8) * count
 
 
 def writes(*names: str) -> Callable[[Callable[[Writer, Operation], None]], Callable[[Writer, Operation], None]]:
