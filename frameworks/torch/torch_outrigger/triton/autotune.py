@@ -78,7 +78,8 @@ def _run(stock: Callable[..., Any]) -> Callable[..., Any]:
 def _bench(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def bench(self: Any, *args: Any, config: Config, **meta: Any) -> Any:
-        if knobs.runtime.interpret or not _is_here():
+        # A tuner of a library may ask for one configuration by itself.
+        if knobs.runtime.interpret or not _is_here() or getattr(self, "_asked", None) is None:
             return stock(self, *args, config=config, **meta)
         if self._times is None:
             # Triton asks for one after the other.
@@ -93,10 +94,17 @@ def _look_up(stock: Callable[..., bool]) -> Callable[..., bool]:
     def check_disk_cache(self: Any, tuning_key: Any, configs: list[Config], measure: Callable[[], None]) -> bool:
         if not _is_here():
             return stock(self, tuning_key, configs, measure)
-        self._asked, self._times = configs, None
+
+        def measured() -> None:
+            self._asked, self._times = configs, None
+            try:
+                measure()
+            finally:
+                self._asked = None
+
         if any(one.pre_hook is not None for one in configs):
             # What a hook does to arguments is not known before, and no key has it.
-            measure()
+            measured()
             return False
         key = _key(self, tuning_key, configs)
         kept = _C.store_get(key)
@@ -105,7 +113,7 @@ def _look_up(stock: Callable[..., bool]) -> Callable[..., bool]:
             self.configs_timings = dict(zip(configs, times, strict=True))
             self.cache[tuning_key] = min(self.configs_timings, key=self.configs_timings.get)
             return True
-        measure()
+        measured()
         _C.store_put(key, json.dumps([self.configs_timings[one] for one in configs]).encode())
         return False
 
