@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..ttir import Operation, Refused, Type
 from .nests import INDEX, Combination, Fold, Nest
-from .values import ANYWHERE, Array, Roots, Scalar, Value, bytes_of, canonical, flat, register
+from .values import ANYWHERE, Array, Roots, Scalar, Value, bytes_of, canonical, flat, meet, register
 
 if TYPE_CHECKING:
     from .writer import Writer
@@ -268,7 +268,7 @@ def text(writer: Writer) -> tuple[str, int, dict[str, tuple[str, int]]]:
     pieces = writer.pieces
     written = [roots for _, writes in writer.touched.values() for roots in writes]
     for at, (direct, roots) in writer.shared_loads.items():
-        if not any(_meet(roots, one, writer.module.overlap) for one in written):
+        if not any(meet(roots, one, writer.module.overlap) for one in written):
             indent = re.match(r" *", pieces[at + 1])
             pieces[at], pieces[at + 1] = "", f"{indent[0] if indent else ''}{direct}"
     found = [list(_accesses(one)) for one in pieces]
@@ -309,12 +309,6 @@ def _accesses(piece: str) -> Iterator[Access]:
             depth += {"[": 1, "]": -1}.get(piece[end], 0)
             end += 1
         yield Access(found[1], piece[found.end()] == "$", piece.startswith(" = ", end))
-
-
-def _meet(one: Roots, other: Roots, overlap: bool) -> bool:
-    """Whether two pointers may lead to the same memory."""
-    is_known = one and other and not ANYWHERE & (one | other)
-    return overlap or not is_known or bool(one & other)
 
 
 class _Barriers:
@@ -401,7 +395,7 @@ class _Barriers:
             return False
         if isinstance(one.memory, str) or isinstance(other.memory, str):
             return one.memory == other.memory
-        return _meet(one.memory, other.memory, self._overlap)
+        return meet(one.memory, other.memory, self._overlap)
 
 
 def _joined(*states: _State) -> _State:

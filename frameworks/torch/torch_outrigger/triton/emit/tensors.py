@@ -23,6 +23,7 @@ from .values import (
     flat,
     literal,
     loaded,
+    meet,
     memory,
     of_bits,
     put,
@@ -263,11 +264,7 @@ def _corner(value: Expression) -> str | None:
 
 def _may_meet(roots: Roots, pointer: str, others: list[tuple[Roots, str]], overlap: bool) -> bool:
     """Whether a pointer may lead to what others lead to, without being one of them."""
-    for other_roots, other in others:
-        is_known = roots and other_roots and not ANYWHERE & (roots | other_roots)
-        if other != pointer and (overlap or not is_known or roots & other_roots):
-            return True
-    return False
+    return any(other != pointer and meet(roots, other_roots, overlap) for other_roots, other in others)
 
 
 def _by_run(pointer: Value, index: Index) -> tuple[str, str]:

@@ -66,6 +66,12 @@ ANYWHERE: Roots = frozenset("?")
 """Of a pointer that may lead into any argument's memory."""
 
 
+def meet(one: Roots, other: Roots, overlap: bool) -> bool:
+    """Whether two pointers may lead to the same memory."""
+    is_known = one and other and not ANYWHERE & (one | other)
+    return overlap or not is_known or bool(one & other)
+
+
 def memory(element: str) -> str:
     """The C type of an element in the memory of a device."""
     if element.startswith("ptr "):
