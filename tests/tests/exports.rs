@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSymbol};
 
+use super::library_folder;
+
 /// These cannot fail or panic: they read or free what they are given, or hand out a constant, and have no
 /// guard.
 const UNGUARDED: [&str; 10] = [
@@ -28,18 +30,8 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// The library that cargo built beside this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    test.ancestors()
-        .skip(1)
-        .map(|folder| folder.join("liboutrigger.so"))
-        .find(|path| path.exists())
-        .expect("cargo builds liboutrigger.so for this package")
-}
-
 fn exported() -> BTreeSet<String> {
-    let bytes = std::fs::read(library()).expect("readable");
+    let bytes = std::fs::read(library_folder().join("liboutrigger.so")).expect("readable");
     let file = object::File::parse(&*bytes).expect("a shared library");
     file.dynamic_symbols()
         .filter(|symbol| symbol.is_definition())

@@ -5,20 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use super::library_folder;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("a workspace member")
-        .to_owned()
-}
-
-/// The folder of the library that cargo built beside this test.
-fn library_folder() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    test.ancestors()
-        .skip(1)
-        .find(|folder| folder.join("liboutrigger.so").exists())
-        .expect("cargo builds liboutrigger.so for this package")
         .to_owned()
 }
 

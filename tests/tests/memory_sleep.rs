@@ -103,7 +103,12 @@ fn whatever_the_driver_refuses_nothing_is_lost() {
     for call in 1..=120 {
         let code = ["EXECUTION", "OUT_OF_MEMORY"][call % 2];
         let output = std::process::Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "with_a_fault", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "memory_sleep::with_a_fault",
+                "--ignored",
+                "--nocapture",
+            ])
             .env("OUTRIGGER_DRIVER", "host?virtual_memory=on&devices=1")
             .env("OUTRIGGER_LAYERS", format!("fault:any@{call}={code}"))
             .output()

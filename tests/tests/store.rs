@@ -81,7 +81,7 @@ fn said(status: *mut otr_status_t, told: impl FnOnce() -> String) -> String {
 /// What a host is told that does one thing after the other, with a store there.
 fn host(store: &str, tasks: &[&str]) -> Vec<String> {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "role", "--nocapture"])
+        .args(["--exact", "store::role", "--nocapture"])
         .env(ROLE, tasks.join("\n"))
         .env("OUTRIGGER_CACHE", store)
         .env("OUTRIGGER_DRIVER", "host")

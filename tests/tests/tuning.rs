@@ -171,7 +171,7 @@ impl Bench {
         let path = self.0.join("asked");
         std::fs::write(&path, serde_json::to_string(asked).unwrap()).unwrap();
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "role", "--nocapture"])
+            .args(["--exact", "tuning::role", "--nocapture"])
             .env(ROLE, path)
             .env("OUTRIGGER_TUNE", mode)
             .env("OUTRIGGER_CACHE", self.0.join("store"))

@@ -14,15 +14,7 @@ use outrigger::runtime::{
     remove_observer, runtime, snapshot_json,
 };
 
-/// The folder of the library that cargo built beside this test.
-fn library_folder() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    test.ancestors()
-        .skip(1)
-        .find(|folder| folder.join("liboutrigger.so").exists())
-        .expect("cargo builds liboutrigger.so for this package")
-        .to_owned()
-}
+use super::library_folder;
 
 /// The host in C++, built as any host is, for one test.
 fn host(test: &str) -> PathBuf {

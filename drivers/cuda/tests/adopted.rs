@@ -1,10 +1,8 @@
 //! Streams of other libraries (R56), which destroy them when they like.
 
-mod bench;
-
 use std::ffi::{c_int, c_uint, c_void};
 
-use bench::{Bench, free, read, write};
+use crate::bench::{Bench, free, read, write};
 use serial_test::serial;
 
 #[test]

@@ -1,12 +1,10 @@
 //! Code: CUDA C, PTX and compiled code, and launches.
 
-mod bench;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bench::{Bench, block, call, free, read, refusal, write};
+use crate::bench::{Bench, block, call, free, read, refusal, write};
 use outrigger_device::{Arguments, Code, Driver, Grid, Kernel, Queue, sys};
 use serial_test::serial;
 

@@ -1,12 +1,10 @@
 //! Commands in streams: which calls of CUDA they are, and that the contract's order holds where CUDA's own does not.
 
-mod bench;
-
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bench::{Bench, block, call, free, read, refusal, write};
+use crate::bench::{Bench, block, call, free, read, refusal, write};
 use outrigger_device::{Code, CopyKind, sys};
 use serial_test::serial;
 

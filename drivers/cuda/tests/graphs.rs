@@ -1,11 +1,9 @@
 //! Graphs: which calls of CUDA they are. That they do what the contract says is what the conformance suite tests.
 
-mod bench;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bench::{Bench, block, free, read, refusal};
+use crate::bench::{Bench, block, free, read, refusal};
 use outrigger_device::{Code, CopyKind, Driver, Kernel, NativeGraph, NativeGraphs, Queue, sys};
 use serial_test::serial;
 

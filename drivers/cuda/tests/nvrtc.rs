@@ -1,8 +1,6 @@
 //! The real compiler, which needs no device: kernels for three generations of devices. `OUTRIGGER_TEST_NVRTC` names it.
 
-mod bench;
-
-use bench::Bench;
+use crate::bench::Bench;
 use outrigger_device::{Code, sys};
 use serial_test::serial;
 

@@ -1,8 +1,6 @@
 //! Opening and closing: what is missing is said, and what was half done is undone.
 
-mod bench;
-
-use bench::{Bench, driver_path, free, other_library, read, refusal, write};
+use crate::bench::{Bench, driver_path, free, other_library, read, refusal, write};
 use outrigger_device::{Code, Driver};
 use serial_test::serial;
 

@@ -1,11 +1,9 @@
 //! Products of matrices by cuBLASLt: what is asked for and what is refused. That results are right is what the conformance
 //! suite tests too; here are the forms that it does not have.
 
-mod bench;
-
 use std::ffi::CStr;
 
-use bench::{Bench, free, read, refusal, write};
+use crate::bench::{Bench, free, read, refusal, write};
 use outrigger_device::{Code, Driver, Error, Operator, Queue, sys};
 use serial_test::serial;
 

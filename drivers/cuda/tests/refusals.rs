@@ -1,8 +1,6 @@
 //! What CUDA refuses half-way: a call has changed nothing then, or its command is submitted and has failed.
 
-mod bench;
-
-use bench::{Bench, free, read, refusal, write};
+use crate::bench::{Bench, free, read, refusal, write};
 use outrigger_device::{Code, CopyKind};
 use serial_test::serial;
 

@@ -57,7 +57,7 @@ fn role() {
 /// A process that prepares operators of a driver, over a store.
 fn process(spec: &str, store: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "role", "--nocapture"])
+        .args(["--exact", "processes::role", "--nocapture"])
         .env(ROLE, spec)
         .env("OUTRIGGER_CACHE", store)
         .output()

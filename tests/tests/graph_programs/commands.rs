@@ -8,8 +8,8 @@ use outrigger::ffi::*;
 use outrigger::runtime::{CopyKind, DType};
 use outrigger_tests::abi::{made, ok, with_add};
 
-use crate::model::{self, SENT};
-use crate::program::{Buffer, COUNT, FLOATS, PREDICATES, Work};
+use super::model::{self, SENT};
+use super::program::{Buffer, COUNT, FLOATS, PREDICATES, Work};
 
 /// Bytes of a number of a type.
 pub(crate) fn width(dtype: DType) -> u64 {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use outrigger::runtime::DType;
 
-use crate::program::{Act, Block, Buffer, COUNT, Choice, FLOATS, GLOBALS, PREDICATES, Range, Work};
+use super::program::{Act, Block, Buffer, COUNT, Choice, FLOATS, GLOBALS, PREDICATES, Range, Work};
 
 /// The contents of a buffer.
 #[derive(Clone, Debug)]

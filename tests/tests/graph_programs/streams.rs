@@ -8,9 +8,9 @@ use outrigger::ffi::*;
 use outrigger::runtime::DType;
 use outrigger_tests::abi::{alloc, download, end, event, made, ok, stream, synchronize};
 
-use crate::commands::{To, emit, width};
-use crate::model::chosen;
-use crate::program::{
+use super::commands::{To, emit, width};
+use super::model::chosen;
+use super::program::{
     Act, Block, Buffer, COUNT, Choice, DEPTH, GLOBALS, LANES, PREDICATES, Uses, Work,
 };
 
@@ -491,7 +491,7 @@ pub(crate) fn places(sets: &[[u64; GLOBALS]; 2], map: &[usize; GLOBALS]) -> Plac
     (0..GLOBALS)
         .map(|buffer| {
             let address = sets[map[buffer]][buffer];
-            (buffer, (address, crate::commands::dtype(buffer)))
+            (buffer, (address, super::commands::dtype(buffer)))
         })
         .collect()
 }
