@@ -296,10 +296,13 @@ impl Run<'_> {
             } => {
                 let drawn = format!("--of-driver={}", self.seed);
                 let drawn = in_part.then_some(drawn.as_str());
+                let turn = format!("--turn={}", self.seed);
+                let turn = (!self.everything).then_some(turn.as_str());
                 let driver = made.driver()?;
                 let store = self.store(job, driver)?;
-                let chosen = options.iter().copied().chain(drawn).chain(store.as_deref());
-                python::torch(workspace, name, driver, device, &chosen.collect::<Vec<_>>())
+                let chosen = options.iter().copied().chain(drawn).chain(turn);
+                let chosen: Vec<&str> = chosen.chain(store.as_deref()).collect();
+                python::torch(workspace, name, driver, device, &chosen)
             }
             Work::Libraries {
                 packages, files, ..

@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
     parser.addoption("--store", type=Path, metavar="FOLDER", help="the store that the tests begin with a copy of; else an empty one")
     parser.addoption("--of-driver", metavar="SEED", help="what depends on the driver, and a tenth of the rest, which the seed draws")
+    parser.addoption("--turn", metavar="SEED", help="of the tests that take turns, a quarter, which the seed draws; else all")
     parser.addoption("--items", type=int, metavar="N", help="kernels of Triton get groups of so many items, as on a GPU")
     parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
     parser.addoption("--all", action="store_true", help="also the tests marked only_with_all, and all models on any driver")
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "not_on_mtia(reason): what torch or a standard has for PrivateUse1 and not for MTIA")
     config.addinivalue_line("markers", "of_driver: its result depends on what the driver has")
     config.addinivalue_line("markers", "only_with_all: takes long, or needs a library that only the suite of libraries has")
+    config.addinivalue_line("markers", "takes_turns: takes many seconds; most runs have a quarter of these")
     config.addinivalue_line("markers", "of_the_accelerator: torch or a library chooses the device by itself")
     if config.getoption("--device") == "mtia":
         os.environ.setdefault("OUTRIGGER_TORCH", "mtia")
@@ -61,7 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out what was not asked for, and what the chosen device type has no interface for."""
     seed = config.getoption("--of-driver")
     if seed is not None:
-        kept = [item for item in items if item.get_closest_marker("of_driver") or is_drawn(item, seed)]
+        kept = [item for item in items if item.get_closest_marker("of_driver") or is_drawn(item, seed, 10)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+    turn = config.getoption("--turn")
+    if turn is not None:
+        kept = [item for item in items if not item.get_closest_marker("takes_turns") or is_drawn(item, turn, 4)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
     if not config.getoption("--all"):
@@ -80,9 +87,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=marker.args[0]))
 
 
-def is_drawn(item: pytest.Item, seed: str) -> bool:
-    """Whether a test belongs to the tenth of a seed, which is the same in every process."""
-    return zlib.crc32(f"{seed} {item.nodeid}".encode()) % 10 == 0
+def is_drawn(item: pytest.Item, seed: str, of: int) -> bool:
+    """Whether a test belongs to the part of a seed, one of so many, which is the same in every process."""
+    return zlib.crc32(f"{seed} {item.nodeid}".encode()) % of == 0
 
 
 @pytest.hookimpl(wrapper=True)

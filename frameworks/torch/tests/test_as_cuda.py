@@ -110,6 +110,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("way", ["variable", "import", "module"])
+@pytest.mark.takes_turns
 def test_each_way_of_turning_it_on(tmp_path, way):
     library = tmp_path / "site-packages"
     library.mkdir()

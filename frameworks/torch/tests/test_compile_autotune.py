@@ -468,7 +468,7 @@ PATCH = (
     ("fault", "measured"),
     [
         (PATCH.format("os.abort"), 2),
-        (PATCH.format("lambda: time.sleep(600)"), 2),
+        pytest.param(PATCH.format("lambda: time.sleep(600)"), 2, marks=pytest.mark.takes_turns),
         (PATCH.format("lambda: None"), 2),
         ("raise SystemExit(3)", 0),
     ],

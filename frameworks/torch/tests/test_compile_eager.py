@@ -256,6 +256,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.takes_turns
 def test_another_process_compiles_nothing(device, compiles, tmp_path):
     full, empty = tmp_path / "full", tmp_path / "empty"
     assert run_program(device, "cached", empty) == EVERYTHING and not (empty / "hosts").exists()
@@ -273,6 +274,7 @@ def test_another_process_compiles_nothing(device, compiles, tmp_path):
     assert run_program(device, "cached", full) == EVERYTHING
 
 
+@pytest.mark.takes_turns
 def test_code_comes_from_the_store_and_from_no_folder_that_others_may_write_to(device, compiles, tmp_path):
     """Neither recipes nor kernels lie in torch's cache folder, which is in /tmp by default."""
     store, theirs = tmp_path / "store", tmp_path / "theirs"
@@ -288,6 +290,7 @@ def test_code_comes_from_the_store_and_from_no_folder_that_others_may_write_to(d
     assert run_program(device, "on", store, **folder) == "['digamma'] True True" and files(store) == kept
 
 
+@pytest.mark.takes_turns
 def test_a_command_compiles_ahead_of_time(device, compiles, tmp_path):
     command = ["--dtypes", "float32", "--operators", "hypot", "fmax"]
     code = f"import sys; from torch_outrigger.compile_eager import main; sys.exit(main({command}))"

@@ -317,6 +317,7 @@ def test_a_graph_holds_neither_arguments_nor_results(device, module):
     assert module.memory_allocated() == before
 
 
+@pytest.mark.takes_turns
 def test_a_second_process_replays_what_the_first_has_compiled(once, device, tmp_path):
     code = f"""
         import torch

@@ -200,6 +200,7 @@ print("made", made, "hits", counters["inductor"]["fxgraph_cache_hit"], "misses",
 """
 
 
+@pytest.mark.takes_turns
 def test_a_second_process_compiles_nothing(once, device, tmp_path):
     """Nor does a process import anything of this before it compiles."""
     script = SCRIPT.format(device=device.type)
@@ -226,6 +227,7 @@ print(seen[0], seen[1], seen[2:])
 """
 
 
+@pytest.mark.takes_turns
 def test_keys_of_caches_name_the_drivers_of_the_devices_of_a_graph(once, device, tmp_path):
     """Devices of a process may have drivers that need different code."""
     done = run_python(
@@ -259,6 +261,7 @@ print(counters["inductor"]["fxgraph_cache_miss"], counters["inductor"]["fxgraph_
 """
 
 
+@pytest.mark.takes_turns
 def test_keys_of_caches_tell_on_which_streams_a_graph_computes(once, device, tmp_path):
     """Else a graph is taken from the cache that asks for a stream which its program has not."""
     done = run_python(PLACES.replace("DEVICE", device.type), TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
@@ -266,6 +269,7 @@ def test_keys_of_caches_tell_on_which_streams_a_graph_computes(once, device, tmp
     assert misses == 2 and hits <= 1, (done.stdout, done.stderr)
 
 
+@pytest.mark.takes_turns
 def test_without_a_compiler_the_error_says_what_to_install(once, device, tmp_path):
     finished = run_python(
         f"import torch; torch.compile(lambda x: x + 1)(torch.ones(2, device={device.type!r}))",

@@ -177,6 +177,7 @@ def test_a_checkpoint_of_shards(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("once")
+@pytest.mark.takes_turns
 def test_torchrun_starts_ranks_again(device_type: str) -> None:
     """A rank that ends is started again with the others, and they form a new group."""
     script = Path(__file__).with_name("torchrun_script.py")

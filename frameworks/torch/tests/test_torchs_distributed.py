@@ -31,6 +31,7 @@ SIZE = 3
 
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("family", TESTS)
+@pytest.mark.takes_turns
 def test_torchs_own_tests_of_collectives(family: str, tmp_path: Path, device_type: str) -> None:
     names = [f"test_{name}" for name in TESTS[family]]
     outcomes = ranks.run(

@@ -317,6 +317,7 @@ def fresh(code: str, device_type: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.takes_turns
 def test_a_second_process_compiles_nothing(device, tmp_path):
     code = START + (
         "from triton import knobs\n"
@@ -412,6 +413,7 @@ def test_without_a_compiler_the_error_says_what_to_install(device, once, monkeyp
     same(out, x.cpu() + y.cpu())
 
 
+@pytest.mark.takes_turns
 def test_a_vendors_device_runs_kernels(once, tmp_path):
     (tmp_path / "zeta_device.py").write_text("from torch_outrigger import Vendor\nvendor = Vendor(name='zeta', driver='host')\n")
     metadata = tmp_path / "zeta-1.0.dist-info"
