@@ -265,8 +265,8 @@ def _measured(name: str) -> dict[str, float]:
     texts: list[str] = []
     part = program._part
 
-    def noted(text: str, may_compile: bool) -> Any:
-        made = part(text, may_compile)
+    def noted(text: str, *how: bool) -> Any:
+        made = part(text, *how)
         texts.extend([text] * (made._process is not None))
         return made
 
