@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Environment
-from test_wheel import COMPILED, FIRST_STEPS
+from test_wheel import COMPILED, FIRST_STEPS, launched
 
 EXAMPLE = REPOSITORY / "examples" / "vendor-package"
 
@@ -71,6 +71,13 @@ def test_a_vendors_device_compiles(acme: Environment) -> None:
     """torch.compile knows the vendor's name, and so does the process that measures kernels."""
     told = acme.run(COMPILED.format(name="acme"), TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     assert told.splitlines()[0] in ("5", "not served"), told
+
+
+def test_a_vendors_device_runs_kernels_of_triton(acme: Environment, tmp_path: Path) -> None:
+    """A kernel names no device, and finds the vendor's."""
+    if acme.run("import triton; print(triton.__version__)").strip() != "3.9.0":
+        pytest.skip("this torch comes with another Triton")
+    assert launched(acme, "acme", tmp_path) == "example"
 
 
 def test_errors_speak_of_the_vendor(acme: Environment) -> None:

@@ -42,6 +42,29 @@ assert asked.answer.result() in ["library", *(one.name for one in asked.variants
 print(len(asked.times))
 """
 
+KERNEL = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
+
+x, y = torch.randn(1000), torch.randn(1000)
+out = torch.empty(1000, device="{name}")
+add[(4,)](x.to("{name}"), y.to("{name}"), out, 1000, BLOCK=256)
+assert out.cpu().equal(x + y)
+print(torch.{name}.get_device_properties().driver)
+"""
+
+
+def launched(environment: Environment, name: str, folder: Path, **variables: str) -> str:
+    """The driver that a kernel of Triton ran on, which a program without a word about the project launches."""
+    program = folder / "program.py"  # Triton reads the source of a kernel
+    program.write_text(KERNEL.format(name=name))
+    caches = {"OUTRIGGER_CACHE": str(folder / "store"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    return environment.run(f"import runpy; runpy.run_path({str(program)!r})", **caches, **variables).strip()
+
 
 def test_it_runs_without_a_checkout(installed: Environment) -> None:
     """Nothing is moved or set by hand, and what is loaded comes from the wheel."""
@@ -79,6 +102,14 @@ def test_it_compiles(installed: Environment) -> None:
     """torch.compile without options, and with kernels that a process of its own has measured."""
     told = installed.run(COMPILED.format(name="outrigger"), TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     assert told.splitlines()[0] in ("5", "not served"), told
+
+
+@pytest.mark.parametrize("driver", ["host", "opencl"])
+def test_kernels_of_triton_run(installed: Environment, tmp_path: Path, driver: str) -> None:
+    """Nothing is imported or set for them, where the installed Triton is one that is served."""
+    if installed.run("import triton; print(triton.__version__)").strip() != "3.9.0":
+        pytest.skip("this torch comes with another Triton")
+    assert launched(installed, "outrigger", tmp_path, OUTRIGGER_DRIVER=driver) == driver
 
 
 def test_its_tag_is_what_auditwheel_says(wheel: Path, request: pytest.FixtureRequest) -> None:
