@@ -64,6 +64,7 @@ def needs_cudart(folder: Path) -> None:
     subprocess.run([*shared, folder / "module.c", *link, "-o", folder / f"needs_cudart{suffix}"], check=True)
 
 
+@pytest.mark.takes_turns
 def test_every_way_to_name_cuda(tmp_path):
     needs_cudart(tmp_path)
     found = result(*AS_CUDA, "doors.py", tmp_path)

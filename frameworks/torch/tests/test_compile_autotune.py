@@ -98,6 +98,7 @@ def laid_out(sizes, layout, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.takes_turns
 def test_kernels_compute_products(dtype, device, answer):
     from torch_outrigger.inductor import product
 
@@ -464,11 +465,12 @@ PATCH = (
 )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     ("fault", "measured"),
     [
         (PATCH.format("os.abort"), 2),
-        pytest.param(PATCH.format("lambda: time.sleep(600)"), 2, marks=pytest.mark.takes_turns),
+        (PATCH.format("lambda: time.sleep(600)"), 2),
         (PATCH.format("lambda: None"), 2),
         ("raise SystemExit(3)", 0),
     ],

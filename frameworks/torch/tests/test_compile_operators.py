@@ -1,7 +1,7 @@
 """torch's database of operators through torch.compile: forward, backward, and with sizes that are not fixed.
 
 Each operator is compared with eager execution on the device, in float32. What eager execution refuses, or Inductor fails at for
-CPU tensors too, does not count. Every run has a twentieth of the operators; `--compile-share 0/4` has the first of four parts of all.
+CPU tensors too, does not count. Every run has a fortieth of the operators; `--compile-share 0/4` has the first of four parts of all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILS = {
 }
 """What fails here and not for CPU tensors, with the reason: at most 3 in 100 operators."""
 
-TWENTIETH = "0/20"
+FORTIETH = "0/40"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def share(request: pytest.FixtureRequest, compiles: None) -> list[Any]:
     asked = request.config.getoption("--compile-share")
     if asked is None:
         request.getfixturevalue("once")
-    number, count = map(int, (asked or TWENTIETH).split("/"))
+    number, count = map(int, (asked or FORTIETH).split("/"))
     typed = [op for op in op_db if torch.float32 in op.dtypes]
     return [op for op in typed if zlib.crc32(_name(op).encode()) % count == number]
 

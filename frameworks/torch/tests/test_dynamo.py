@@ -11,6 +11,7 @@ from torch.autograd import profiler
 @pytest.mark.usefixtures("once")
 @pytest.mark.not_on_mtia("torch has an interface of its own for MTIA, and asks it for the device")
 @pytest.mark.parametrize("order", ["dynamo first", "device first"])
+@pytest.mark.takes_turns
 def test_dynamo_knows_the_device_and_does_not_start_the_runtime(order):
     finished = run_python(
         f"""

@@ -80,6 +80,7 @@ def test_torch_mtia():
 
 
 @pytest.mark.usefixtures("once")
+@pytest.mark.takes_turns
 def test_mtia_is_there_however_torch_is_first_asked():
     for first in ("torch.accelerator.is_available()", "torch.Event()", "torch.ones(1).pin_memory()"):
         result = run_python(f"import torch; {first}; print(torch.ones(2, device='mtia').sum().item())", OUTRIGGER_TORCH="mtia")
