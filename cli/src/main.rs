@@ -5,6 +5,7 @@
 mod conformance;
 mod info;
 mod memory;
+mod new;
 mod ops;
 mod replay;
 mod tune;
@@ -18,7 +19,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "outrigger",
     version,
-    about = "Shows drivers, devices and memory; tests drivers and replays their calls"
+    about = "Starts drivers, tests them and replays their calls; shows drivers, devices and memory"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -39,6 +40,8 @@ enum Command {
     Info(info::Options),
     /// Draws a trace or a snapshot of memory as one HTML page
     Memory(memory::Options),
+    /// Writes a driver in C that works, for your device to be put in
+    New(new::Options),
     /// Lists where each operator runs on a device, for each element type
     Ops(ops::Options),
     /// Runs a recording of driver calls on any driver, and shrinks a recording that fails
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::ConformanceHelper(options) => conformance::helper(&options),
         Command::Info(options) => info::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Memory(options) => memory::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::New(options) => new::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Ops(options) => ops::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Replay(options) => replay::run(&options),
         Command::Tune(options) => tune::run(&options).map(|()| ExitCode::SUCCESS),

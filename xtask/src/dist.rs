@@ -94,9 +94,6 @@ const FILLED: [(&str, &str); 3] = [
     ("packaging/README.md", "README.md"),
 ];
 
-/// The driver to copy.
-const DRIVER_EXAMPLE: [&str; 3] = ["Makefile", "README.md", "driver.c"];
-
 /// Builds and packs; prints where the archive is.
 ///
 /// # Errors
@@ -144,13 +141,11 @@ pub(crate) fn pack(workspace: &Workspace, out: &Path, debug: bool) -> anyhow::Re
     for (from, to) in COPIED {
         copy(&workspace.path(from), &folder.join(to))?;
     }
-    for file in DRIVER_EXAMPLE {
-        let from = workspace.path("examples/driver-c").join(file);
-        copy(
-            &from,
-            &folder.join("share/outrigger/examples/driver-c").join(file),
-        )?;
-    }
+    // With the headers that it is built against, as every driver has them that is begun so.
+    let example = folder.join("share/outrigger/examples/driver-c");
+    let mut new = Command::new(folder.join("bin/outrigger"));
+    new.args(["new", "example", "--to"]).arg(&example);
+    shell::step(workspace, "writing the driver to begin with", &mut new)?;
     for (from, to) in FILLED {
         let text = fs::read_to_string(workspace.path(from)).with_context(|| from.to_owned())?;
         write(&folder.join(to), &text.replace("@VERSION@", version()))?;

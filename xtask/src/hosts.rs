@@ -110,6 +110,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<(u64, u64)> {
         "the command line starts",
         version.is_ok_and(|output| output.status.success()),
     );
+    hosts.new_driver()?;
     for (c, cpp) in COMPILERS {
         for example in EXAMPLES {
             hosts.through_cmake(&example, c, cpp)?;
@@ -143,6 +144,24 @@ struct Hosts<'a> {
 }
 
 impl Hosts<'_> {
+    /// A vendor begins with the archive alone.
+    fn new_driver(&mut self) -> anyhow::Result<()> {
+        let program = self.prefix.join("bin/outrigger");
+        let folder = self.folder.join("acme");
+        let mut new = Command::new(&program);
+        new.args(["new", "acme", "--to"]).arg(&folder);
+        let mut check = Command::new("make");
+        check
+            .arg("-C")
+            .arg(&folder)
+            .args(["check", "CFLAGS=-O2 -Werror"])
+            .arg(format!("OUTRIGGER='{}'", program.display()));
+        let title = "a new driver";
+        let passed = self.builds(title, &mut new)? && self.builds(title, &mut check)?;
+        self.passed += u64::from(passed);
+        Ok(())
+    }
+
     fn through_cmake(&mut self, example: &Example, c: &str, cpp: &str) -> anyhow::Result<()> {
         let title = format!("{} by {c} through CMake", example.folder);
         let build = self.folder.join(title.replace(' ', "-"));

@@ -5,6 +5,7 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde::{Deserialize, Serialize};
 
+use crate::child::TEST_COMMAND;
 use crate::identity::{DriverFacts, Suite};
 use crate::record::{Record, Status, Totals};
 use crate::seal::{self, Link};
@@ -158,18 +159,27 @@ impl Report {
 
     /// The command that runs one test of this run again.
     pub fn rerun(&self, id: &str) -> String {
-        // As it was called: it need not be on the path.
-        let program = std::env::args().next();
-        let mut command = format!(
-            "{} conformance --driver {} --seed {} --filter {id}",
-            quoted(program.as_deref().unwrap_or("outrigger")),
-            quoted(&self.head.driver.spec),
-            self.head.seed
-        );
-        if let Some(layers) = &self.head.layers {
-            command = format!("OUTRIGGER_LAYERS={} {command}", quoted(layers));
+        self.command(&format!("--seed {} --filter {id}", self.head.seed))
+    }
+
+    /// The command that is the process of one test of this run, for a debugger.
+    pub fn rerun_as_process(&self, id: &str) -> String {
+        let driver = quoted(&self.head.driver.spec);
+        let seed = self.head.seed;
+        format!(
+            "{} {TEST_COMMAND} --driver {driver} --seed {seed} {id}",
+            program()
+        )
+    }
+
+    /// The command that runs the suite on the driver of this run, with other arguments.
+    pub fn command(&self, arguments: &str) -> String {
+        let driver = quoted(&self.head.driver.spec);
+        let command = format!("{} conformance --driver {driver} {arguments}", program());
+        match &self.head.layers {
+            Some(layers) => format!("OUTRIGGER_LAYERS={} {command}", quoted(layers)),
+            None => command,
         }
-        command
     }
 
     /// The summary for a person. What is looked at first stands at its end, where a terminal shows it: the
@@ -286,8 +296,14 @@ mod erased {
     }
 }
 
+/// This program as it was called: it need not be on the path.
+fn program() -> String {
+    let called = std::env::args().next();
+    quoted(called.as_deref().unwrap_or("outrigger"))
+}
+
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
