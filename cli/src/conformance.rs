@@ -3,9 +3,10 @@
 //!
 //! The hidden commands are the processes in which single tests run.
 
+mod next;
 mod progress;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -178,6 +179,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             "{} shows all of it in a browser\n",
             page.display()
         ));
+    }
+    if std::io::stdout().is_terminal() {
+        print(&next::after(&report, options));
     }
     let mut failed = report.conclusion == Conclusion::Failed;
     if options.verify_xfail {

@@ -308,6 +308,71 @@ fn an_altered_cut_or_mixed_report_is_refused() {
     assert_eq!(checked.unwrap().status.code(), Some(1));
 }
 
+/// The text that a person sees who runs the suite in a terminal.
+fn at_a_terminal(arguments: &[&str]) -> String {
+    let words = [&[env!("CARGO_BIN_EXE_outrigger"), "conformance"], arguments].concat();
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    // It gives the command a terminal, and passes on what the command writes there.
+    let output = Command::new("script")
+        .args([
+            "--quiet",
+            "--return",
+            "--command",
+            &quoted.join(" "),
+            "/dev/null",
+        ])
+        .env_remove("OUTRIGGER_DRIVER")
+        .env_remove("OUTRIGGER_LAYERS")
+        .stdin(Stdio::null())
+        .output()
+        .expect("there is `script` of util-linux");
+    String::from_utf8_lossy(&output.stdout).replace('\r', "")
+}
+
+#[test]
+fn a_person_is_told_what_to_do_next_and_a_log_is_not() {
+    let host = ["--driver", "host?memory=64M", "--seed", "7"];
+    let with = |more: &[&str]| at_a_terminal(&[&host[..], more].concat());
+    let program = env!("CARGO_BIN_EXE_outrigger");
+    let again = format!("  {program} conformance --driver 'host?memory=64M'");
+
+    // A part of a tier is followed by the tier, a tier by the next one.
+    let text = with(&["--filter", "stream.pressure.fills"]);
+    assert!(
+        text.ends_with(&format!("next: the tier stream\n{again} --tier stream\n")),
+        "{text}"
+    );
+    let expect = scratch("none.toml");
+    std::fs::write(&expect, "").unwrap();
+    let expect = expect.to_str().unwrap();
+    let text = with(&["--tier", "core", "--expect", expect]);
+    let told = format!("next: the tier stream\n{again} --tier stream --expect {expect}\n");
+    assert!(text.ends_with(&told), "{text}");
+
+    let driver = faulty("LOSES_DEVICE");
+    let failing = [
+        "--driver",
+        driver.as_str(),
+        "--seed",
+        "7",
+        "--filter",
+        "core.null.*fill*",
+    ];
+    let text = at_a_terminal(&failing);
+    let (_, told) = text.split_once("\nnext: ").expect(&text);
+    for part in [
+        format!("{program} conformance --driver {driver} --seed 7 --filter {VICTIM}\n"),
+        format!("gdb --args {program} conformance-test --driver {driver} --seed 7 {VICTIM}\n"),
+    ] {
+        assert!(told.contains(&part), "{part} is not in: {told}");
+    }
+
+    // What is redirected holds results alone.
+    let output = outrigger(&["conformance"]).args(failing).output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("next: "));
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("next: "));
+}
+
 /// The processes of tests of a driver that live now.
 fn processes(driver: &str) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
