@@ -32,7 +32,9 @@ use crate::shell;
 use crate::soak;
 use crate::workspace::Workspace;
 use counts::Counts;
-use jobs::{C_DRIVER, Job, LIBRARY_DRIVER, OPENCL_DRIVER, SECOND_DRIVER, Suite, Work};
+use jobs::{
+    C_DRIVER, Job, LIBRARY_DRIVER, OPENCL_DRIVER, SECOND_DRIVER, Suite, TRIAL_DRIVER, Work,
+};
 use results::Results;
 use seed::Seed;
 use shard::Shard;
@@ -352,7 +354,7 @@ impl Run<'_> {
     fn driver(&self, driver: &str) -> anyhow::Result<DriverSpec> {
         let (path, options) = driver.split_once('?').unwrap_or((driver, ""));
         let built = match path {
-            C_DRIVER => self.workspace.path(path).display().to_string(),
+            C_DRIVER | TRIAL_DRIVER => self.workspace.path(path).display().to_string(),
             LIBRARY_DRIVER => self.released("liboutrigger_library_driver.so")?,
             OPENCL_DRIVER => self.released("liboutrigger_opencl.so")?,
             SECOND_DRIVER => conformance::second_driver(self.workspace)?

@@ -130,6 +130,9 @@ impl Suite {
 /// The driver in C that is there to be copied, by its folder.
 pub(super) const C_DRIVER: &str = "examples/driver-c";
 
+/// What a vendor makes of that one over an SDK, by its folder.
+pub(super) const TRIAL_DRIVER: &str = "tests/trial";
+
 /// The second driver in C, which is a single file.
 pub(super) const SECOND_DRIVER: &str = "tests/drivers/dispatcher.c";
 
@@ -557,6 +560,7 @@ static JOBS: &[Job] = &[
         "tests/drivers/dispatcher.c?devices=2&memory=268435456",
     )
     .only(Tier::InTurn),
+    conformance("conf trial", "tests/trial?devices=2").only(Tier::InTurn),
     conformance_opencl("conf opencl", OPENCL, TWO_DTYPES, Tier::InTurn),
     conformance_opencl("conf intel", INTEL, TWO_DTYPES, Tier::InTurn),
     conformance_opencl("whole opencl", OPENCL, &[], Tier::Everything),
