@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: checks the invariants of ARCHITECTURE.md that the compiler does not know. It
 //! reads only files that git knows or would add, and changes nothing.
 
+mod comments;
 mod floors;
 mod layers;
 mod text;
@@ -39,6 +40,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     problems.extend(floors::check(&sources)?);
     problems.extend(sources.iter().flat_map(text::check));
     problems.extend(text::check_allocator(&sources));
+    problems.extend(comments::check(&sources));
     problems.extend(variables::check(&sources));
     problems.extend(planted::check(workspace)?);
     for problem in &problems {
