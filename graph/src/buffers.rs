@@ -9,7 +9,7 @@ use crate::dag::{Buffer, BufferId};
 use crate::data::{Resources, buffer};
 use crate::{Error, Result};
 
-/// What is known about addresses while a graph is recorded or built.
+/// The buffers and live allocations that are known while a graph is recorded or built.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BufferMap {
     by_base: HashMap<u64, BufferId>,

@@ -32,7 +32,7 @@ use crate::recorder::{Lane, Past, Pasts, Recorder};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
-/// What a thread may do while it captures.
+/// The calls that a thread may make while it captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
     /// Waiting for the whole device is refused on threads that record. Other threads cannot break a capture, so this is
@@ -69,7 +69,7 @@ impl CaptureMode {
 pub struct CaptureInfo {
     /// The number of the capture, from 1.
     pub id: u64,
-    /// What a thread may do while it captures.
+    /// The calls that a thread may make while it captures.
     pub mode: CaptureMode,
     /// Whether a call in it has failed.
     pub failed: bool,
@@ -486,7 +486,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What was recorded so far, as a graph that can be inspected, but not instantiated.
+    /// The nodes that were recorded so far, as a graph that can be inspected, but not instantiated.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing.

@@ -12,7 +12,7 @@ pub type NodeId = u32;
 /// A buffer's number within its graph.
 pub type BufferId = u32;
 
-/// What kind of work a node is. Pictures show it, and a schedule drops only nodes of kinds that run.
+/// The kind of work that a node does. Pictures show it, and a schedule drops only nodes of kinds that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A kernel.
@@ -57,15 +57,15 @@ impl Kind {
 /// Memory that nodes use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Where it lies on the device.
+    /// The first device address.
     pub address: u64,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// It was allocated and freed within the graph: nobody sees its contents after a replay.
+    /// Whether the graph itself allocates and frees the buffer: nobody sees its contents after a replay.
     pub transient: bool,
 }
 
-/// How a node uses a buffer.
+/// A node's use of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The buffer.
@@ -96,7 +96,7 @@ pub struct NodeSpec<C> {
 /// A node of a graph.
 #[derive(Clone, Debug)]
 pub struct Node<C> {
-    /// What the node is and does.
+    /// The node without its place.
     pub spec: NodeSpec<C>,
     /// The lane that recorded the node: mostly a stream.
     pub lane: u32,
@@ -129,7 +129,7 @@ impl<C> Default for Dag<C> {
 pub struct Difference {
     /// The number of the node in both graphs.
     pub node: NodeId,
-    /// What differs.
+    /// The difference, in words.
     pub what: String,
 }
 
@@ -171,7 +171,7 @@ impl<C> Dag<C> {
         Some(id)
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -181,7 +181,7 @@ impl<C> Dag<C> {
         self.nodes.is_empty()
     }
 
-    /// How many edges there are.
+    /// The number of edges.
     pub fn edge_count(&self) -> usize {
         self.deps.len()
     }

@@ -23,11 +23,11 @@ use crate::kernel::DeviceKernel;
 use crate::memory::{Device, PoolRef};
 use crate::{Error, Result};
 
-/// What a node does.
+/// The work of a node, and all that is needed to run it.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     pub(crate) work: Work,
-    /// Its argument block in the store.
+    /// The range of the store's words that is the argument block.
     pub(crate) words: Range<u32>,
     /// The size of the block in bytes.
     pub(crate) size: u32,
@@ -99,7 +99,7 @@ pub(crate) enum NamedThing {
     },
 }
 
-/// How the predicate of a conditional node chooses.
+/// The rule by which the predicate of a conditional node chooses a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionalKind {
     /// The first body if the predicate is not 0, else the second one if there is one.
@@ -266,7 +266,8 @@ impl GraphData {
     }
 }
 
-/// What is stored beside the nodes of a graph.
+/// The data of a graph beside its nodes: argument blocks, calls, bodies, and the words of blocks that replays or
+/// bindings change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     pub(crate) words: Vec<u64>,
@@ -481,7 +482,7 @@ fn differing(plan: &Plan, other: &Plan, id: OperatorId) -> Result<Vec<(u32, u64,
         .collect())
 }
 
-/// How a node uses a buffer.
+/// A node's use of a buffer.
 pub(crate) fn access(buffer: BufferId, reads: bool, writes: bool) -> Access {
     Access {
         buffer,

@@ -138,7 +138,7 @@ impl Generators {
         before
     }
 
-    /// What a state of the recording is if the generators begin at `starts`.
+    /// The state that a recorded state becomes if the generators begin at `starts`.
     fn after(&self, (seed, offset): State, starts: &[State]) -> State {
         match self.find(seed) {
             Some(index) => {

@@ -33,7 +33,7 @@ use crate::schedule::Schedule;
 use crate::submit;
 use crate::{Error, Result};
 
-/// How a graph is instantiated.
+/// The choices that a host has when it instantiates a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecFlags {
     /// Replays use one thread.
@@ -44,7 +44,7 @@ pub struct ExecFlags {
     pub native: bool,
 }
 
-/// How replays reach the device.
+/// The way in which replays reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecMode {
     /// One launch of a host kernel, which runs all nodes.
@@ -79,7 +79,7 @@ pub struct ExecInfo {
     pub memory_bytes: u64,
     /// Estimated time of a replay on one thread, in nanoseconds.
     pub estimated_ns: u64,
-    /// How replays reach the device.
+    /// The way in which replays reach the device.
     pub mode: ExecMode,
 }
 
@@ -91,7 +91,7 @@ pub struct GraphExec {
     serial: bool,
     /// Replays so far.
     replays: AtomicU64,
-    /// What a replay runs. An update changes nothing of it.
+    /// The operators that a replay runs, to be counted. An update changes none of them.
     replayed: Box<[Replayed]>,
     turn: Mutex<State>,
     shown: Mutex<Shown>,
@@ -130,7 +130,7 @@ struct State {
     pending: Vec<(u64, Patch)>,
     /// The stream of the latest submission, also if that failed half-way.
     last: Option<u64>,
-    /// By stream: where failures of replays are noted.
+    /// The places where failures of replays are noted, by stream.
     reports: Vec<(u64, Arc<FailedOperator>)>,
     /// The number of replays that were submitted, also of those that failed.
     submissions: u64,
@@ -629,7 +629,7 @@ fn measured_mode(device: &dyn Device) -> ExecMode {
     }
 }
 
-/// Where failures on a stream are noted. The place is kept until the replays so far have finished.
+/// The place where failures on a stream are noted. The exec keeps it until the replays so far have finished.
 fn state_report(
     reports: &mut Vec<(u64, Arc<FailedOperator>)>,
     stream: &Stream,

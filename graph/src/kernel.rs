@@ -11,9 +11,9 @@ use crate::{Error, Result};
 pub struct DeviceCall<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
-    /// How it is spread over the device.
+    /// The groups and work items of the launch.
     pub grid: Grid,
-    /// Its argument block, and what stands where in it. Both are copied.
+    /// The argument block, and the kind of each of its parts. Both are copied.
     pub args: Arguments<'a>,
     /// Estimated time in nanoseconds; 0 if unknown.
     pub cost_ns: u32,
@@ -59,7 +59,7 @@ impl DeviceCall<'_> {
     }
 }
 
-/// What a node keeps of a launch besides its argument block.
+/// The parts of a launch that a node keeps besides the argument block.
 #[derive(Debug)]
 pub(crate) struct DeviceKernel {
     pub(crate) kernel: Kernel,

@@ -1,4 +1,4 @@
-//! What a graph needs of its device, and the pools of a graph's memory.
+//! The trait of a device as graphs need it, and the pools of a graph's memory.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, St
 use outrigger_device::{Code, Tail};
 use outrigger_ops::{Call, Door, Error, OperatorId, Prepared, Result};
 
-/// How many nodes of a graph are of one operator.
+/// The number of nodes of a graph that call one operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed {
     /// The operator.
@@ -19,7 +19,7 @@ pub struct Replayed {
     pub nodes: u64,
 }
 
-/// What graphs ask of the device that they run on.
+/// The device that a graph runs on, as the graph sees it.
 pub trait Device: fmt::Debug + Send + Sync {
     /// The number under which hosts know it.
     fn index(&self) -> u32;
@@ -77,7 +77,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Ends a pool that nobody refers to any more.
     fn pool_release(&self, pool: PoolId);
 
-    /// What a pool holds now.
+    /// The figures of a pool's memory now.
     fn pool_stats(&self, pool: PoolId) -> PoolStats;
 
     /// Whether a pool sleeps, falls asleep or wakes.
@@ -238,7 +238,7 @@ impl PoolRef {
         (all.saturating_add(bytes) <= limit).then_some(claim)
     }
 
-    /// What the pool holds now.
+    /// The figures of the pool's memory now.
     pub fn stats(&self) -> PoolStats {
         self.device.pool_stats(self.pool)
     }

@@ -32,7 +32,7 @@ pub(super) struct Native {
     report: Report,
 }
 
-/// Where the stream of the last launch notes failures; NULL before the first one.
+/// The place where the stream of the last launch notes failures; NULL before the first one.
 type Report = Arc<AtomicPtr<FailedOperator>>;
 
 #[derive(Debug)]
@@ -41,15 +41,16 @@ struct Recorded {
     calls: HostSteps,
 }
 
-/// By the number of the command: the user data of its host call, if it is one. `Arc`s, not boxes: the driver has the
-/// address of each, and a box would claim to be the only pointer to it.
+/// The user data of each command that is a host call, by the number of the command. `Arc`s, not boxes: the driver has
+/// the address of each, and a box would claim to be the only pointer to it.
 type HostSteps = Vec<Option<Arc<HostStep>>>;
 
 /// The commands of a program, in the order in which they are recorded.
 #[derive(Debug)]
 struct Commands {
     nodes: Vec<NodeId>,
-    /// Where the block of each command begins that has one, and the number of the command; in the order of the blocks.
+    /// The first word of each command's block, and the number of the command; in the order of the blocks. Commands
+    /// without a block are left out.
     blocks: Vec<(u32, u32)>,
 }
 
@@ -339,7 +340,7 @@ unsafe fn keep(
             // finished.
             return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
         }
-        // Where nobody reaches the device's memory, a host function names none of it.
+        // If nobody can reach the device's memory, a host function names none of it.
         let alone = steps::is_host(one.function) && !device.door().runs_host_kernels()?;
         let bias = if one.on_host || alone {
             0

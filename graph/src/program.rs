@@ -23,7 +23,7 @@ use crate::data::{GraphData, Work};
 use crate::schedule::{Region, Schedule};
 use crate::steps;
 
-/// How often a thread without a chunk to claim looks again before it yields the processor.
+/// The number of times that a thread without a chunk looks for one before it yields the processor.
 const SPINS: u32 = 1_000;
 
 /// A kernel and its argument block.
@@ -54,8 +54,8 @@ struct DrawPlace {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Patch {
-    /// What changes. Below [`Patch::GENERATOR`]: the slot of a buffer, and `first` is its address. From there on: a
-    /// generator, and the numbers are seed and offset. From [`Patch::WORD`] on: a word, and `first` is its value.
+    /// The thing that changes. Below [`Patch::GENERATOR`]: the slot of a buffer, and `first` is its address. From there
+    /// on: a generator, and the numbers are seed and offset. From [`Patch::WORD`] on: a word, and `first` is its value.
     pub(crate) target: u64,
     pub(crate) first: u64,
     pub(crate) second: u64,
@@ -72,12 +72,12 @@ pub(crate) struct Program {
     pub(crate) schedule: Arc<Schedule>,
     /// An `Arc`, not a box: other pointers into the words exist, and a box would claim to be the only one.
     words: Arc<[UnsafeCell<u64>]>,
-    /// By slot: the words that follow its buffer.
+    /// The words that follow the buffer of each slot.
     relocations: Vec<Vec<Relocation>>,
     /// The recorded address and size of the buffer of each slot.
     recorded: Vec<(u64, u64)>,
     draws: Vec<DrawPlace>,
-    /// By the number of a conditional node.
+    /// The bodies of each conditional node, by the index that its command has.
     pub(crate) bodies: Vec<Vec<Program>>,
     pub(crate) data: Arc<GraphData>,
     threads: u32,
@@ -439,8 +439,8 @@ unsafe fn call_rest(steps: &[Step], bias: i64, upstream: i32) {
     }
 }
 
-/// How long replays take with a team and alone. Estimates say where a team could pay, and this measures whether it
-/// does. On busy processors it often does not: a thread that waits for a descheduled thread loses more than a second
+/// Measured times of replays with a team and alone. Estimates say where a team could pay, and these times say whether
+/// it does. On busy processors it often does not: a thread that waits for a descheduled thread loses more than a second
 /// thread gains.
 #[derive(Default)]
 struct Pace {

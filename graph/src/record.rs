@@ -25,7 +25,7 @@ use crate::{Error, Result};
 pub struct KernelCall<'a> {
     /// The function, which runs on a thread of the driver's choice.
     pub function: KernelFn,
-    /// Its argument block, which is copied.
+    /// The argument block, which is copied.
     pub args: &'a [u8],
     /// Estimated time in nanoseconds; 0 if unknown.
     pub cost_ns: u32,
@@ -33,14 +33,14 @@ pub struct KernelCall<'a> {
     pub label: &'static CStr,
     /// The offsets in the block at which device addresses stand, in bytes; each is a multiple of 8.
     pub address_offsets: &'a [u32],
-    /// What the kernel uses from each of these addresses on; empty if that is not known.
+    /// The bytes that the kernel uses from each of these addresses on; empty if they are not known.
     pub ranges: &'a [AddressRange],
 }
 
 /// The bytes that a kernel uses from one of its addresses on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
-    /// How many there are.
+    /// The number of bytes.
     pub bytes: u64,
     /// Whether the kernel writes to them.
     pub written: bool,
@@ -99,9 +99,9 @@ pub struct DriverNode {
 }
 
 impl DriverNode {
-    /// What the driver has for a call; `None` if the call becomes a host kernel, which is admitted here. This calls the
-    /// driver, and tells observers, so the caller has not locked the graph. For the same reason the caller drops what it
-    /// gets after it has unlocked the graph.
+    /// The driver's operator for a call; `None` if the call becomes a host kernel, which is admitted here. The function
+    /// calls the driver, and tells observers, so the caller has not locked the graph. For the same reason the caller
+    /// drops the result after it has unlocked the graph.
     ///
     /// # Errors
     /// `UNSUPPORTED` if neither has anything for the call; what the driver reports.
@@ -287,7 +287,7 @@ pub(crate) fn operator_on_host(
     outrigger_ops::check(id, call).map_err(refused)?;
     let places = vec![None; call.inputs.len() + call.outputs.len()];
     let mut stored = store.operator(id, call, &places, refused)?;
-    // What the copies behind it read is not known to the graph.
+    // The graph does not know what the copies behind the node read, so the node is never dropped.
     stored.effects = true;
     stored.command.on_host = true;
     Ok((stored, Vec::new()))

@@ -50,12 +50,13 @@ impl Past {
     }
 }
 
-/// What comes before the next node of each lane. It can be asked without the recording, and keeps nothing of it alive.
+/// The nodes that come before the next node of each lane. They can be asked for without the recording, and keep nothing
+/// of it alive.
 #[derive(Clone, Debug)]
 pub struct Pasts(Arc<Mutex<Vec<Past>>>);
 
 impl Pasts {
-    /// What comes before the next node of a lane now.
+    /// The nodes that come before the next node of a lane now.
     pub fn of(&self, lane: Lane) -> Past {
         let pasts = self.0.lock();
         pasts.get(lane as usize).cloned().unwrap_or_default()
@@ -133,7 +134,7 @@ impl<C> Recorder<C> {
         }
     }
 
-    /// What comes before the next node of each lane.
+    /// The nodes that come before the next node of each lane.
     pub fn pasts(&self) -> &Pasts {
         &self.pasts
     }

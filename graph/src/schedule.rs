@@ -27,7 +27,7 @@ pub struct Region {
     pub team: bool,
 }
 
-/// What runs, and in which order.
+/// The nodes that run, and their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Nodes, in an order that respects all edges.

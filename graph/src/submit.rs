@@ -218,7 +218,7 @@ unsafe fn launch(stream: &Timeline, one: KernelSubmission<'_>) -> Result<()> {
 /// The contract of [`launch`]; the block is one of `host_block`.
 unsafe fn call(stream: &Timeline, one: KernelSubmission<'_>) -> Result<()> {
     let door = stream.door();
-    // Where nobody reaches the device's memory, the function names none of it.
+    // If nobody can reach the device's memory, the function names none of it.
     let bias = match door.runs_host_kernels()? {
         true => door.host_bias()?,
         false => 0,
@@ -243,7 +243,7 @@ unsafe fn call(stream: &Timeline, one: KernelSubmission<'_>) -> Result<()> {
         .map_err(|error| stream.failed(error))
 }
 
-/// Why a conditional node ends early.
+/// The error that ends a conditional node early.
 struct Stop(Error);
 
 impl From<Code> for Stop {

@@ -49,7 +49,7 @@ impl Timeline {
         &self.queue
     }
 
-    /// Where a kernel that fails on the host notes its name.
+    /// The place where a kernel that fails on the host notes its name.
     pub fn failed_operator(&self) -> &Arc<FailedOperator> {
         &self.failed
     }

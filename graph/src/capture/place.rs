@@ -1,4 +1,4 @@
-//! Where streams and events stand: the place of a stream in a capture, and the point of a capture that an event was
+//! Places of streams and events: the place of a stream in a capture, and the point of a capture that an event was
 //! recorded at.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ pub(super) struct CaptureSlot {
     place: Mutex<Place>,
 }
 
-/// What a stream's place is.
+/// The state of a stream's place.
 #[derive(Debug)]
 enum Place {
     /// The stream does not capture.
@@ -29,11 +29,11 @@ enum Place {
     Closed,
 }
 
-/// Why a stream gets no place in a capture.
+/// The reason why a stream gets no place in a capture.
 pub(super) enum Refusal {
-    /// It has one.
+    /// The stream has a place.
     Taken,
-    /// It is being destroyed.
+    /// The stream is being destroyed.
     Closed,
 }
 

@@ -66,8 +66,8 @@ pub(super) fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
     bodies.try_for_each(|body| check_slots(body, slots))
 }
 
-/// What a name stands for in a graph of the same shape: the buffer at the places where the addresses of the old one
-/// were recorded. `None` if the addresses at these places are not of one buffer.
+/// The thing that a name stands for in a graph of the same shape: the buffer at the places where the addresses of the
+/// old one were recorded. `None` if the addresses at these places are not of one buffer.
 fn moved(slot: &Slot, from: &GraphData, to: &GraphData) -> Option<NamedThing> {
     let NamedThing::Buffer { address, size } = slot.what else {
         return Some(slot.what);

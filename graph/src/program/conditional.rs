@@ -13,7 +13,7 @@ pub(crate) const PREDICATE: u32 = 0;
 /// The word that holds the pointer to the first body. `Program::new` fills it in.
 pub(crate) const BODIES: u32 = 2;
 
-/// How often a body runs before the loop counts as endless and fails.
+/// The number of times that a body runs before the loop counts as endless and fails.
 const MOST_ROUNDS: u64 = 1 << 32;
 
 /// The block of a conditional, without the pointer to its bodies.

@@ -4,7 +4,9 @@
 use super::Source;
 
 /// The folders whose comments hold to the rule.
-const IN_FORCE: &[&str] = &[];
+const IN_FORCE: &[&str] = &[
+    "graph",
+];
 
 /// Pronouns, and question words that make a clause without a noun of it.
 const REFUSED: [&str; 24] = [
