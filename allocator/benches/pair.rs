@@ -1,4 +1,4 @@
-//! What an allocation and its free cost when the cache serves them: the price that a framework pays for
+//! Measures an allocation and its free when the cache serves them: the price that a framework pays for
 //! every tensor.
 
 use outrigger_allocator::{Allocator, Backend, Config, StreamId};

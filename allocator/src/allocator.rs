@@ -100,7 +100,7 @@ impl<B: Backend> Allocator<B> {
         &self.backend
     }
 
-    /// What is recorded of its life. It is off until asked for.
+    /// The record of the allocator's life, which is off until asked for.
     pub fn history(&self) -> &History {
         &self.history
     }
@@ -311,7 +311,7 @@ impl<B: Backend> Allocator<B> {
         Snapshot { segments }
     }
 
-    /// What all arenas count now, by class.
+    /// The figures of all arenas together, by class.
     fn sums(&self) -> [Sum; 2] {
         let mut sums = [Sum::default(); 2];
         for mut arena in self.arenas.all() {
@@ -357,13 +357,14 @@ impl<B: Backend> Allocator<B> {
         if short.is_empty() {
             return;
         }
-        // How many ran short of each quantity, and of which any did.
+        // The number of arenas that ran short of each quantity, and of any.
         let numbers: [u64; QUANTITIES] =
             std::array::from_fn(|at| short.iter().filter(|(_, _, its)| its[at]).count() as u64);
         let which = numbers.map(|number| number > 0);
         let (sums, owned) = self.recall(&which);
         ledger.take_over(&sums);
-        // To those that were asked alone: what an arena that is new by now got beside would be too much.
+        // Only the arenas that were asked get credit: what an arena that is new by now got beside would
+        // be too much.
         let arenas = owned.len().max(1) as u64;
         for mut arena in owned.into_iter().filter_map(|id| self.arenas.find(id)) {
             for class in [Class::Small, Class::Large] {

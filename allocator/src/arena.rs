@@ -33,16 +33,16 @@ pub(crate) struct Owner {
     pub(crate) stream: StreamId,
 }
 
-/// What became of a block that was freed.
+/// The outcome of a free.
 pub(crate) enum Release {
-    /// It can be used again.
+    /// The block can be used again.
     Reusable(Freed),
     /// The block has notes, or its pool was released. The caller passes it to [`Arena::let_go`] before it unlocks
     /// the arena. A hold that another thread gives back later finds the block pending.
     Pending(Freed, u32),
 }
 
-/// What the arena leaves to its caller, because it knows no fence.
+/// The part of a free that the arena leaves to its caller, because it knows no fence.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -68,11 +68,11 @@ pub(crate) struct Part {
 
 /// Segments, blocks and figures of one owner.
 pub(crate) struct Arena {
-    /// As pieces of views name it.
+    /// The id by which pieces of views name the arena.
     id: ArenaId,
     /// `None`: nobody's; the arena has no segments then.
     pub(crate) owner: Option<Owner>,
-    /// Its pool was released: what becomes idle leaves.
+    /// Whether the pool was released: what becomes idle leaves.
     pub(crate) closed: bool,
     asleep: bool,
     away: BTreeSet<u64>, // homes of chunks without memory
@@ -120,7 +120,7 @@ impl Arena {
         }
     }
 
-    /// Its name.
+    /// The id of the arena.
     pub(crate) fn id(&self) -> ArenaId {
         self.id
     }
@@ -186,7 +186,7 @@ impl Arena {
         let listed = listed.filter(|&id| fits(id));
         let joined = last != NONE && fits(last);
         match listed {
-            // Of equals, the one that was joined last.
+            // Of blocks of one size, the one that was joined last.
             Some(listed) if !joined || size(listed) < size(last) => {
                 if last != NONE {
                     self.list(last);

@@ -32,7 +32,7 @@ fn place(place: u32, config: &Arc<Config>) -> Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ArenaId {
     place: u32,
-    /// How many owners the place has had.
+    /// The number of owners that the place has had.
     life: u32,
 }
 
@@ -61,9 +61,10 @@ const NO_HINT: Hint = Hint {
 };
 
 thread_local! {
-    // By allocator and stream: those of a few keep out of each other's way.
+    // The last arena of this thread by allocator and stream: those of a few keep out of each other's
+    // way.
     static HINTS: [Cell<Hint>; 8] = const { [const { Cell::new(NO_HINT) }; 8] };
-    // By allocator: what it used last, the allocator's number and the arena.
+    // The arena that this thread used last, by allocator: the allocator's number and the arena.
     static LATEST: [Cell<(u64, ArenaId)>; 4] = const { [const { Cell::new((0, NOBODYS)) }; 4] };
 }
 

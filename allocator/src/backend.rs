@@ -1,4 +1,4 @@
-//! What the allocator needs from a device: memory in segments, and fences on streams.
+//! The device as the allocator sees it: memory in segments, and fences on streams.
 //!
 //! A backend does what it is asked and nothing else. It must never call back into the allocator. It
 //! never caches: the allocator above it does.
@@ -11,15 +11,15 @@ pub struct StreamId(pub u64);
 ///
 /// No method is called under a lock of the allocator other than the growth lock.
 ///
-/// These methods are called under the growth lock: [`segment_alloc`](Self::segment_alloc),
+/// The following methods are called under the growth lock: [`segment_alloc`](Self::segment_alloc),
 /// [`segment_free`](Self::segment_free), [`fence_done`](Self::fence_done),
 /// [`fence_may_wait`](Self::fence_may_wait), and sometimes [`fence`](Self::fence) (to repeat one that
 /// failed, or for a segment of a released pool). They must not wait for a thread that allocates.
 ///
-/// These are called without any lock: [`fence_wait`](Self::fence_wait), which may wait,
+/// The following methods are called without any lock: [`fence_wait`](Self::fence_wait), which may wait,
 /// [`memory_info`](Self::memory_info) and [`observe`](Self::observe).
 pub trait Backend: Send + Sync {
-    /// Why the device refused.
+    /// The reason why the device refused.
     type Error: Send;
     /// A point in a stream: done once all work submitted before it has finished.
     type Fence: Send + Sync;
@@ -108,7 +108,7 @@ pub trait Backend: Send + Sync {
 /// Virtual memory: addresses and physical memory are separate. These calls are made under the same
 /// locks as [`Backend::segment_alloc`].
 pub trait VirtualMemory {
-    /// Why the device refused.
+    /// The reason why the device refused.
     type Error;
 
     /// Addresses and sizes are multiples of this many bytes, a power of two.
@@ -158,7 +158,7 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
-/// What happened between allocator and device.
+/// The kind of an event between allocator and device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A segment was taken from the device.
@@ -172,7 +172,7 @@ pub enum EventKind {
 /// An event for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
     /// The segment's address; 0 when out of memory.
     pub address: u64,

@@ -10,14 +10,14 @@ use crate::config::Class;
 /// The id that no block and no segment has: it marks empty slots and the ends of lists.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What a block is doing.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Joined with its free neighbours, in a list for best fit.
     Free,
     /// Free and not joined, in a list for requests of exactly its size.
     Quick,
-    /// In use.
+    /// A caller has the block.
     Allocated,
     /// Freed, but held, or a recorded stream may still touch it.
     Pending,
@@ -112,7 +112,7 @@ impl Blocks {
     fn push(&mut self, block: Block) -> u32 {
         let id = u32::try_from(self.records.len()).expect("fewer than 2^32 blocks fit in memory");
         if self.records.len() == self.records.capacity() {
-            // By a quarter: records are what the allocator's own memory mostly is.
+            // Records grow by a quarter, because they are what the allocator's own memory mostly is.
             self.records.reserve_exact(self.records.len() / 4 + 64);
         }
         self.records.push(block);

@@ -68,7 +68,7 @@ pub struct Config {
     trim_after: Option<Duration>,
 }
 
-/// Why a configuration was refused.
+/// The reason why a configuration was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// An item without a colon.
@@ -87,9 +87,9 @@ pub enum ConfigError {
     Value {
         /// The option's name.
         option: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What would be right.
+        /// The values that would be right, in words.
         expected: &'static str,
     },
 }
@@ -198,7 +198,7 @@ impl Config {
         self.lend_graph_pools
     }
 
-    /// How long memory may be idle before it goes back to the device.
+    /// The time for which memory may be idle before it goes back to the device.
     pub fn trim_after(&self) -> Option<Duration> {
         self.trim_after
     }
@@ -293,7 +293,8 @@ impl Config {
         Ok(())
     }
 
-    /// What a request of `size` bytes becomes; `None` if no device could serve it.
+    /// The size and class of a request of `size` bytes after rounding; `None` if no device could serve
+    /// it.
     #[inline]
     pub(crate) fn request(&self, requested: u64) -> Option<Request> {
         if requested > REQUEST_MAX {
@@ -358,7 +359,7 @@ impl Config {
         }
     }
 
-    /// How many bytes idle chunks must save for a request of `size` bytes, for lending to pay. `tight`:
+    /// The bytes that idle chunks must save for a request of `size` bytes, for lending to pay. `tight`:
     /// the device has refused before.
     pub(crate) fn saving(&self, size: u64, tight: bool) -> u64 {
         if tight {

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use crate::PoolId;
 
-/// Why an allocation failed. The allocator is as it was before, except that cached segments were given
-/// back.
+/// The reason why an allocation failed. The allocator is as it was before, except that cached segments
+/// were given back.
 #[derive(Debug, Error)]
 pub enum AllocError<E> {
     /// Neither the cache nor the device nor the limit could serve the request, after cached segments
@@ -26,25 +26,25 @@ pub enum AllocError<E> {
          before or leave the address space"
     )]
     BadSegment {
-        /// What the driver returned.
+        /// The address that the driver returned.
         address: u64,
         /// Bytes that it was asked for.
         size: u64,
     },
 }
 
-/// Why an allocation from a private pool failed.
+/// The reason why an allocation from a private pool failed.
 #[derive(Debug, Error)]
 pub enum PoolAllocError<E> {
-    /// There is no such pool any more, or never was. Nothing was changed.
+    /// The pool has ended, or never was. Nothing was changed.
     #[error("{0}")]
     Pool(PoolError),
-    /// As for any allocation.
+    /// The pool is there, but the allocation failed.
     #[error("{0}")]
     Alloc(AllocError<E>),
 }
 
-/// Why a private pool could not be used. Nothing was changed.
+/// The reason why a private pool could not be used. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PoolError {
     /// No pool has this number.
@@ -53,36 +53,36 @@ pub enum PoolError {
          device returned"
     )]
     Unknown {
-        /// What was given.
+        /// The pool that the caller named.
         pool: PoolId,
     },
-    /// Its memory is away.
+    /// The pool sleeps, so there is no memory at its addresses.
     #[error(
         "memory pool {pool} sleeps: its memory is not on the device. Wake it before it is used"
     )]
     Asleep {
-        /// What was given.
+        /// The pool that the caller named.
         pool: PoolId,
     },
-    /// Its memory is not away.
+    /// The pool is awake already.
     #[error("memory pool {pool} is awake")]
     Awake {
-        /// What was given.
+        /// The pool that the caller named.
         pool: PoolId,
     },
     /// Another thread allocates from it.
     #[error("memory pool {pool} is being allocated from, and cannot be put to sleep meanwhile")]
     Busy {
-        /// What was given.
+        /// The pool that the caller named.
         pool: PoolId,
     },
-    /// Its memory cannot be separated from its addresses.
+    /// The pool has memory that cannot be separated from its addresses.
     #[error(
         "memory pool {pool} cannot sleep: that takes a driver with virtual memory, and \
          expandable_segments in OUTRIGGER_ALLOC not set to False"
     )]
     NotMapped {
-        /// What was given.
+        /// The pool that the caller named.
         pool: PoolId,
     },
     /// The last reference was given back.
@@ -91,7 +91,7 @@ pub enum PoolError {
          as long as it is used, or create another pool"
     )]
     Released {
-        /// What was given.
+        /// The pool that the caller named.
         pool: PoolId,
     },
 }
@@ -99,11 +99,11 @@ pub enum PoolError {
 /// The figures of an allocation that failed, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// What was asked for.
+    /// The bytes that the caller asked for.
     pub requested: u64,
     /// Held from the device.
     pub reserved: u64,
-    /// In use by callers.
+    /// The bytes that callers have.
     pub allocated: u64,
     /// Held, but not in use: in blocks that are too small, or that belong to other streams or pools.
     pub free: u64,
@@ -111,7 +111,7 @@ pub struct OutOfMemory {
     pub largest_free_block: u64,
     /// The most that may be held; `u64::MAX` is no limit.
     pub limit: u64,
-    /// What the device itself says, if it says anything.
+    /// The figures of the device itself, if it gives any.
     pub device: Option<crate::MemoryInfo>,
     /// The labels that hold most, the largest first; empty if nobody asked for labels.
     pub holders: Vec<crate::Holder>,
@@ -164,25 +164,26 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-/// Why an address could not be freed, recorded on a stream, held or let go. Nothing was changed.
+/// The reason why an address could not be freed, recorded on a stream, held or let go. Nothing was
+/// changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FreeError {
     /// The address is in no segment of this allocator.
     #[error("{address:#x} was not allocated here")]
     Unknown {
-        /// What was given.
+        /// The address that the caller named.
         address: u64,
     },
     /// The address is in memory that is not in use.
     #[error("{address:#x} is already free")]
     AlreadyFreed {
-        /// What was given.
+        /// The address that the caller named.
         address: u64,
     },
     /// The address is inside of a block, not at its start.
     #[error("{address:#x} is inside of the allocation at {base:#x}, not its start")]
     Interior {
-        /// What was given.
+        /// The address that the caller named.
         address: u64,
         /// The start of the block around it.
         base: u64,
@@ -190,7 +191,7 @@ pub enum FreeError {
     /// A hold was given back that nobody has.
     #[error("{address:#x} has no hold to give back; each hold is given back once")]
     NotHeld {
-        /// What was given.
+        /// The address that the caller named.
         address: u64,
     },
 }

@@ -35,7 +35,7 @@ struct State {
 #[derive(Debug)]
 struct User {
     stream: StreamId,
-    /// It waits for all borrowers.
+    /// Whether the stream was made to wait for all borrowers.
     ordered: bool,
 }
 

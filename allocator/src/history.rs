@@ -1,5 +1,5 @@
-//! What an allocator records if a host asks for it: a ring of the latest events, who holds the live
-//! blocks, and a trace that can be replayed.
+//! The record of an allocator's life, if a host asks for it: a ring of the latest events, who holds the
+//! live blocks, and a trace that can be replayed.
 //!
 //! While it is off, it costs one relaxed load per operation. While it is on, it takes a lock that is a
 //! leaf; of the host's code only the sink of a trace runs under it. [`context`](History::context) is
@@ -27,7 +27,7 @@ use crate::{PoolId, StreamId};
 /// A block or segment that something happened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Where it starts. Of an event [`OutOfMemory`](HistoryKind::OutOfMemory): the free bytes of the
+    /// The first address. Of an event [`OutOfMemory`](HistoryKind::OutOfMemory): the free bytes of the
     /// device, as far as it tells.
     pub address: u64,
     /// Bytes, rounded.
@@ -40,12 +40,12 @@ pub struct Recorded {
     pub pool: Option<PoolId>,
 }
 
-/// What happened.
+/// The kind of an event of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryKind {
     /// A block was handed out.
     Alloc,
-    /// Its owner gave a block back.
+    /// The owner of a block gave it back.
     FreeRequested,
     /// A block that was given back may be used again: no hold and no recorded stream keeps it any more.
     FreeCompleted,
@@ -80,11 +80,11 @@ impl HistoryKind {
 /// An event of the ring.
 #[derive(Clone, Debug)]
 pub struct HistoryEntry {
-    /// What happened.
+    /// The kind of the event.
     pub kind: HistoryKind,
-    /// What it happened to.
+    /// The block or segment that the event is of.
     pub block: Recorded,
-    /// When, in nanoseconds since 1970 began.
+    /// The time, in nanoseconds since 1970 began.
     pub time_ns: u64,
     /// The label under which the block was allocated; of other events the label of the thread.
     pub label: Option<Label>,
@@ -92,12 +92,12 @@ pub struct HistoryEntry {
     pub context: Option<Context>,
 }
 
-/// What is noted of a live block.
+/// The note of a live block.
 #[derive(Clone, Debug, Default)]
 pub struct BlockNote {
     /// The label under which it was allocated.
     pub label: Option<Label>,
-    /// Where it was allocated.
+    /// The context in which the block was allocated.
     pub context: Option<Context>,
 }
 
@@ -108,16 +108,16 @@ pub struct Holder {
     pub label: Option<Arc<str>>,
     /// Bytes of its blocks, rounded.
     pub bytes: u64,
-    /// Its blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// What the ring is to keep.
+/// The events and contexts that the ring is to keep.
 #[derive(Clone, Default)]
 pub struct HistoryOptions {
     /// The most events that are kept, the latest ones; 0 keeps notes of live blocks only.
     pub entries: usize,
-    /// Who captures contexts.
+    /// The source of contexts; `None`: no contexts are captured.
     pub source: Option<Arc<dyn ContextSource>>,
     /// Frees are given a context as well, not only allocations.
     pub context_of_frees: bool,
@@ -133,7 +133,7 @@ impl std::fmt::Debug for HistoryOptions {
     }
 }
 
-// Why something is recorded, as bits of `History::on`.
+// The reasons to record, as bits of `History::on`.
 const RING: u32 = 1;
 const LABELS: u32 = 2;
 const TRACE: u32 = 4;
@@ -327,13 +327,13 @@ impl History {
         holders
     }
 
-    /// What is noted of the block that starts at `address`, if it was allocated while this was on.
+    /// The note of the block that starts at `address`, if it was allocated while the history was on.
     pub fn note(&self, address: u64) -> Option<BlockNote> {
         let state = self.state.lock();
         state.live.get(&address).map(|live| live.note.clone())
     }
 
-    /// What is noted of all live blocks that were allocated while this was on, by address.
+    /// The notes of all live blocks that were allocated while the history was on, by address.
     pub fn notes(&self) -> HashMap<u64, BlockNote> {
         let state = self.state.lock();
         let notes = state.live.iter();

@@ -1,5 +1,5 @@
-//! What waits for streams, in one queue per stream: freed blocks, chunks that return home, and memory
-//! that leaves for the device.
+//! Things that wait for streams, in one queue per stream: freed blocks, chunks that return home, and
+//! memory that leaves for the device.
 //!
 //! The fences of a stream pass in the order in which they were recorded, so only the first of a queue
 //! is asked, except where a stream records its work. This is bookkeeping only: it must never call the device, and never wait.
@@ -11,26 +11,26 @@ use crate::StreamId;
 use crate::arena::Leaving;
 use crate::arenas::ArenaId;
 
-/// What waits.
+/// A thing that waits for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
     /// A freed block of an arena, to be used again.
     Block {
         /// The arena.
         arena: ArenaId,
-        /// Its block.
+        /// The number of the block within the arena.
         block: u32,
     },
     /// Chunks that a view has shown, and that become free at home, where they follow each other.
     Home {
-        /// Whose they are.
+        /// The arena that owns the chunks.
         arena: ArenaId,
-        /// Where the first one is.
+        /// The home address of the first chunk.
         home: u64,
-        /// Their bytes.
+        /// The bytes of all chunks.
         size: u64,
     },
-    /// What an arena gives back to the device.
+    /// Memory that an arena gives back to the device.
     Leaving(ArenaId, Leaving),
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Use<F> {
     /// A fence behind the last work that may touch it. `None` if the device could not record one; a
     /// later fence serves as well.
     pub(crate) fence: Option<Arc<F>>,
-    /// Its fence is such a later one. Later uses in the queue may have earlier fences.
+    /// Whether the fence is such a later one. Later uses in the queue may have earlier fences.
     late: bool,
 }
 

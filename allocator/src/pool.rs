@@ -1,6 +1,6 @@
 //! Names and figures of private pools, as callers see them.
 //!
-//! This is plain data. It must never refer back into the allocator.
+//! A pool's id and figures are plain data. They must never refer back into the allocator.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -16,7 +16,7 @@ impl PoolId {
         NonZeroU64::new(number).map(Self)
     }
 
-    /// Its number.
+    /// The pool's number.
     pub fn get(self) -> u64 {
         self.0.get()
     }

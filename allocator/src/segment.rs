@@ -19,12 +19,12 @@ pub(crate) struct Segment {
     /// The block at the segment's start. It never changes, because of two blocks that are joined the
     /// left one stays.
     pub(crate) first: u32,
-    /// Where blocks start.
+    /// The starts of the segment's blocks.
     pub(crate) starts: Starts,
     pub(crate) kind: Kind,
 }
 
-/// Where the memory of a segment is from.
+/// The origin of a segment's memory.
 pub(crate) enum Kind {
     /// The device gave it whole.
     Fixed,
@@ -34,10 +34,10 @@ pub(crate) enum Kind {
     View(View),
 }
 
-/// What is mapped into reserved addresses.
+/// The chunks that are mapped into reserved addresses.
 #[derive(Default)]
 pub(crate) struct Span {
-    /// By address.
+    /// The chunks, by address.
     pub(crate) chunks: Vec<Chunk>,
     /// Blocks without memory.
     pub(crate) holes: Vec<u32>,
@@ -54,7 +54,7 @@ pub(crate) struct Chunk {
 /// A chunk that a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Whose it is.
+    /// The arena that owns the chunk.
     pub(crate) arena: ArenaId,
     pub(crate) chunk: Chunk,
 }
@@ -80,15 +80,15 @@ pub(crate) fn homes(pieces: &[Piece]) -> impl Iterator<Item = (ArenaId, u64, u64
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) address: u64,
-    /// What is mapped there.
+    /// The chunk that is mapped there.
     pub(crate) piece: Piece,
 }
 
 /// Chunks shown one behind the other.
 pub(crate) struct View {
-    /// By address, without gaps.
+    /// The slots, by address and without gaps.
     pub(crate) slots: Vec<Slot>,
-    /// When it served a request last, by its arena's clock.
+    /// The time of the latest request that the view served, by its arena's clock.
     pub(crate) used: u64,
     /// On its way to be unmapped.
     pub(crate) leaving: bool,

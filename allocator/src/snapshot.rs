@@ -1,13 +1,13 @@
 //! Pictures of the allocator's state that callers may keep: of one block, and of everything.
 //!
-//! This is plain data, copied under the lock. It must never refer back into the allocator.
+//! A picture is plain data, copied under the lock. It must never refer back into the allocator.
 
 use crate::{Physical, PoolId, StreamId};
 
 /// A block handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Where it starts.
+    /// The first address.
     pub address: u64,
     /// Bytes that may be used: the size asked for, rounded up.
     pub size: u64,
@@ -27,7 +27,7 @@ pub struct Freed {
 /// The block around an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// Where it starts.
+    /// The first address.
     pub base: u64,
     /// Bytes, rounded.
     pub size: u64,
@@ -39,7 +39,7 @@ pub struct BlockInfo {
     pub pool: Option<PoolId>,
     /// Nobody owns it: it is cached, or waits for holds or recorded streams.
     pub free: bool,
-    /// It is of a pool that sleeps: there is no memory at its addresses.
+    /// Whether the pool of the block sleeps: there is no memory at its addresses then.
     pub asleep: bool,
 }
 
@@ -49,24 +49,24 @@ pub struct BlockInfo {
 pub enum Backing {
     /// A segment of the device, that starts here.
     Segment {
-        /// Where it starts.
+        /// The address of the segment.
         address: u64,
     },
     /// Pieces of physical memory, mapped one after another.
     Pieces {
-        /// Where the first one is mapped.
+        /// The address at which the first piece is mapped.
         address: u64,
         /// The pieces with their bytes.
         pieces: Vec<(Physical, u64)>,
     },
 }
 
-/// What a block is doing.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
     /// Cached; the next allocation on its stream may take it.
     Free,
-    /// In use.
+    /// A caller has the block.
     Allocated,
     /// Freed, but held, or a recorded stream may still touch it.
     Pending,
@@ -90,20 +90,20 @@ impl BlockState {
 /// A block in a [`SegmentInfo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentBlock {
-    /// Where it starts.
+    /// The first address.
     pub address: u64,
     /// Bytes, rounded.
     pub size: u64,
     /// Bytes asked for; 0 if not in use.
     pub requested: u64,
-    /// What it is doing.
+    /// The state of the block.
     pub state: BlockState,
 }
 
 /// A piece of memory, contiguous in addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Where it starts.
+    /// The first address.
     pub address: u64,
     /// Bytes.
     pub size: u64,

@@ -44,11 +44,11 @@ pub struct ClassStats {
 /// The allocator's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Of all blocks.
+    /// Figures of all blocks.
     pub all: ClassStats,
-    /// Of blocks up to 1 MiB.
+    /// Figures of blocks up to 1 MiB.
     pub small: ClassStats,
-    /// Of blocks above 1 MiB.
+    /// Figures of blocks above 1 MiB.
     pub large: ClassStats,
     /// Pieces of memory that the device was asked for and gave.
     pub device_allocs: u64,
@@ -101,7 +101,7 @@ impl Gauge {
         self.peak = self.peak.max(current);
     }
 
-    /// How far it may rise without a new peak.
+    /// The amount by which the value may rise without a new peak.
     fn slack(&self) -> u64 {
         self.peak - self.current
     }
@@ -133,7 +133,7 @@ impl Gauge {
     }
 }
 
-/// What [`ClassStats`] is made from.
+/// The sums that [`ClassStats`] is made from.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gauges {
     allocated_bytes: Gauge,
@@ -164,7 +164,7 @@ impl Gauges {
             .set(sum.idle_blocks.current, sum.idle_blocks.added);
     }
 
-    /// How far each quantity may rise without a new peak of anything.
+    /// The amount by which each quantity may rise without a new peak of anything.
     fn slack(&self) -> [u64; QUANTITIES] {
         [
             self.active_bytes.slack().min(self.allocated_bytes.slack()),
@@ -202,7 +202,7 @@ impl Gauges {
     }
 }
 
-/// What all arenas have counted.
+/// The figures of all arenas together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
     current: [u64; QUANTITIES],
@@ -303,7 +303,7 @@ impl Ledger {
     pub(crate) fn cached(&self) -> u64 {
         // Each arena's sleeping bytes are some of its active ones, read with them.
         let there = self.all.active_bytes.current() - self.asleep;
-        // What is held is counted here when it is taken, and arenas may be ahead of that.
+        // Bytes from the device are counted here when they are taken, and arenas may be ahead of that.
         self.reserved().saturating_sub(there)
     }
 

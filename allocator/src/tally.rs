@@ -1,5 +1,5 @@
-//! What an arena counts at every allocation. It keeps the peaks of a whole device exact, although no
-//! arena knows the others.
+//! The counts that an arena keeps at every allocation. They keep the peaks of a whole device exact,
+//! although no arena knows the others.
 //!
 //! Each quantity of an arena has *credit*: how much the quantity may still rise before the sum over all
 //! arenas could exceed the known peak. Rising uses credit up, falling restores it, and both touch only
@@ -10,7 +10,7 @@
 //!
 //! Free bytes have no credit. They are added up when a peak is raised, or when the statistics are read.
 
-/// What is counted.
+/// A quantity that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     /// Bytes of blocks in use or pending, after rounding.
@@ -21,7 +21,7 @@ pub(crate) enum Quantity {
     Blocks = 2,
 }
 
-/// How many quantities there are.
+/// The number of quantities.
 pub(crate) const QUANTITIES: usize = 3;
 
 /// A count without credit.
@@ -50,11 +50,11 @@ impl std::ops::AddAssign for Count {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     credit: [i64; QUANTITIES],
-    /// What `credit` would be if the quantity were 0.
+    /// The value that `credit` would have if the quantity were 0.
     given: [i64; QUANTITIES],
     /// All that was ever added.
     added: [u64; QUANTITIES],
-    /// Of the bytes, requested bytes and blocks in use, those that are pending: freed, not reusable.
+    /// The part of the bytes, requested bytes and blocks in use that is pending: freed, not reusable.
     pending_bytes: u64,
     pending_blocks: u64,
     idle_bytes: Count,
@@ -156,7 +156,7 @@ impl Tally {
         self.credit.iter().fold(0, |all, credit| all | credit) < 0
     }
 
-    /// Which credits are used up.
+    /// The quantities whose credit is used up.
     pub(crate) fn short(&self) -> [bool; QUANTITIES] {
         self.credit.map(|credit| credit < 0)
     }

@@ -15,7 +15,7 @@
 //! with `#` and is neither of the two above is a comment, so a reader that does not know labels can
 //! still read a trace with labels. The first line is the header, and always a comment.
 //!
-//! This module must never know an allocator: it feeds one, and it records one.
+//! The module must never know an allocator: it feeds one, and it records one.
 
 mod error;
 mod ids;
@@ -35,7 +35,7 @@ use crate::StreamId;
 pub enum Op {
     /// `a <id> <bytes> <stream>`: an allocation.
     Alloc {
-        /// Its name: no other allocation of the trace has it.
+        /// The id of the allocation: no other allocation of the trace has it.
         id: u64,
         /// Bytes asked for.
         bytes: u64,
@@ -44,19 +44,19 @@ pub enum Op {
     },
     /// `f <id>`: a free.
     Free {
-        /// What is freed.
+        /// The allocation that is freed.
         id: u64,
     },
     /// `r <id> <stream>`: another stream uses an allocation.
     Record {
-        /// What is used.
+        /// The allocation that is used.
         id: u64,
         /// The stream that uses it.
         stream: StreamId,
     },
     /// `m <label>`: a step begins, and the device is idle.
     Mark {
-        /// Its name, as a number for [`Reader::text`] or [`Trace::text`].
+        /// The label, as a number for [`Reader::text`] or [`Trace::text`].
         text: u32,
     },
     /// `# label <text>`: allocations from here on belong to this name. An empty one ends the last.

@@ -19,7 +19,7 @@ use crate::config::{Class, Request};
 use crate::segment::{Chunk, Piece};
 use crate::{AllocError, Backend, Event, EventKind, PoolError, PoolGate, PoolId, StreamId};
 
-/// As many users of a pool are remembered, even after they have finished.
+/// The most users of a pool that are remembered after they have finished.
 const USERS_KEPT: usize = 8;
 
 impl<B: Backend> Allocator<B> {
@@ -70,7 +70,7 @@ impl<B: Backend> Allocator<B> {
     ) -> Result<(), AllocError<B::Error>> {
         self.bring_home(gate)?;
         if stream.is_none() || gate.is_shared() {
-            // Who records a graph has no stream to order: its memory may be used on any, later.
+            // A recording of a graph has no stream to order: its memory may be used on any, later.
             for borrower in gate.borrowers() {
                 self.wait_submitted(borrower)?;
             }
@@ -246,7 +246,7 @@ impl<B: Backend> Allocator<B> {
         self.poll_and_tell();
         self.collect_guests(gate, false);
         let growth = self.growth.lock();
-        // Once more: of a released pool arenas may have been forgotten meanwhile.
+        // The arenas are listed anew: of a released pool some may have been forgotten meanwhile.
         let arenas = self.pools.lock().arenas(gate.pool());
         for &id in &arenas {
             self.arenas.lock(id).settle_all();
@@ -294,7 +294,7 @@ impl<B: Backend> Allocator<B> {
             }
             heirs.extend(arena.guests_in_use().map(|piece| (piece, heir)));
         }
-        // What is on its way home falls to the stream that it waits for.
+        // A chunk on its way home falls to the stream that it waits for.
         let waiting = self.pending.lock().homes(arenas);
         for ((arena, home, size), stream) in waiting {
             let owner = Owner { pool: None, stream };
@@ -322,7 +322,7 @@ impl<B: Backend> Allocator<B> {
         let lent = {
             let mut arena = self.arenas.lock(arena);
             let lent = arena.is_lent(chunk.home);
-            // What sleeps stays as it is.
+            // A chunk of a sleeping arena stays as it is.
             if !lent && !arena.is_asleep() && !arena.lend(chunk.home, chunk.size) {
                 return Ok(Some(()));
             }

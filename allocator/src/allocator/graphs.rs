@@ -1,4 +1,4 @@
-//! What execution graphs need from the allocator: private pools, whose addresses a replay uses again;
+//! Services for execution graphs: private pools, whose addresses a replay uses again;
 //! and holds, which keep other memory that a graph uses.
 //!
 //! The release of a pool must never keep memory from the device because no thread waits: what cannot be
@@ -26,7 +26,7 @@ struct Pool {
     pins: u64,
     arenas: Vec<ArenaId>,
     allocated: Gauge,
-    /// Its memory is away, or about to be: nothing can be allocated.
+    /// Whether the memory is away, or about to be: nothing can be allocated then.
     suspended: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What happens when an arena cannot serve a request: the steps from asking the device to the error.
+//! The steps that follow when an arena cannot serve a request, from asking the device to the error.
 
 use outrigger_locks::MutexGuard;
 
@@ -55,7 +55,7 @@ impl<B: Backend> Allocator<B> {
         if let Some(found) = self.supply(request, owner, true, context)? {
             return Ok(Some(found));
         }
-        // As much as is wanted, then all there is.
+        // The first try is for as much as is wanted, the second one for all there is.
         for bytes in [request.size, u64::MAX] {
             if self.give_back(bytes) > 0
                 && let Some(found) = self.supply(request, owner, true, context)?
@@ -78,7 +78,8 @@ impl<B: Backend> Allocator<B> {
     /// back.
     pub(super) fn reclaim(&self) -> u64 {
         let mut bytes = 0;
-        // What passes may be the last that kept a chunk from home, and that waits for a fence, too.
+        // A fence that passes may be the last that kept a chunk from home, and the way home waits for a
+        // fence, too.
         for _ in 0..3 {
             let guests = self.send_guests_home();
             bytes += self.wait_pending().unwrap_or(0);

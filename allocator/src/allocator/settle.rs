@@ -1,5 +1,5 @@
-//! What waits for fences: blocks that are pending, chunks that return home, and memory that goes back
-//! to the device.
+//! Lets things go on whose fences have passed: blocks that are pending, chunks that return home, and
+//! memory that goes back to the device.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -107,7 +107,8 @@ impl<B: Backend> Allocator<B> {
                             self.record_completed(&waiting, block);
                             drop(waiting);
                             if next == Next::Retire {
-                                // What leaves waits for a fence of its own, which may be done, too.
+                                // Memory that leaves waits for a fence of its own, which may be done,
+                                // too.
                                 self.pending.lock().retire(arena);
                                 again = true;
                             }
@@ -142,7 +143,8 @@ impl<B: Backend> Allocator<B> {
         if self.backend.fence_may_wait(&first) {
             return None;
         }
-        // What was not started has an order for each stream that gets memory.
+        // Recorded work has an order of its own for each stream that gets memory, so the first fence of
+        // each arena is asked.
         let fences = self.pending.lock().fences_of_blocks(stream);
         let passed = fences.iter().find(|fence| self.backend.fence_done(fence))?;
         self.pending.lock().take(stream, passed)
@@ -311,7 +313,7 @@ impl<B: Backend> Allocator<B> {
             return None;
         }
         self.ledger.lock().counts.sync_all_streams += 1;
-        // This also records the fences that could not be recorded before.
+        // The poll also records the fences that could not be recorded before.
         let mut bytes = self.poll_and_tell();
         // Twice: blocks that have passed may retire memory, which waits for a fence of its own.
         for _ in 0..2 {
@@ -338,7 +340,7 @@ impl<B: Backend> Allocator<B> {
             if self.backend.fence_done(fence) || !self.backend.fence_may_wait(fence) {
                 continue;
             }
-            // What could not be waited for is not done when it is asked next.
+            // A fence that could not be waited for is not done when it is asked next.
             let _ = self.backend.fence_wait(fence);
             self.ledger.lock().counts.host_waits += 1;
         }

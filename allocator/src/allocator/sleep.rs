@@ -44,7 +44,7 @@ impl<B: Backend> Allocator<B> {
             self.pools.lock().resume(pool)?;
             return Err(PoolError::NotMapped { pool });
         }
-        // What is lent stays so; nothing more is.
+        // Chunks that are lent stay lent; no more are lent.
         gate.enter(None);
         let mut used = Vec::new();
         for mut arena in arenas.into_iter().filter_map(|id| self.arenas.find(id)) {

@@ -26,7 +26,7 @@ pub(super) struct Need<'a, B: Backend> {
     pub(super) tight: bool,
 }
 
-/// What the device gave, or why it did not; `None`: it has not enough memory.
+/// The memory that the device gave, or the reason why it gave none; `None`: it has not enough memory.
 pub(super) type Supplied<T, E> = Result<Option<T>, AllocError<E>>;
 
 impl<B: Backend> Allocator<B> {
@@ -89,7 +89,7 @@ impl<B: Backend> Allocator<B> {
             id,
             tight,
         };
-        // What graphs of a pool replay goes to addresses whose memory must never be elsewhere.
+        // Graphs of a pool replay at fixed addresses, whose memory must never be elsewhere.
         if owner.pool.is_none()
             && let Some(found) = self.lend(growth, &need, events)?
         {
@@ -196,7 +196,7 @@ impl<B: Backend> Allocator<B> {
         if let Some(plan) = plan(id) {
             return Ok(Some(plan));
         }
-        // As much as a stream may ever want, or less where addresses are short.
+        // The range is as large as a stream may ever want, or less where addresses are short.
         let least = bytes.next_multiple_of(memory.granularity());
         let mut size = memory
             .address_space()

@@ -9,10 +9,10 @@ use crate::Backend;
 use crate::config::Class;
 use crate::tally::Quantity;
 
-/// How many looks there are in the period for which memory may be idle.
+/// The number of looks in the period for which memory may be idle.
 const LOOKS: usize = 4;
 
-/// What was in use at the latest looks, for [`Allocator::trim_idle`].
+/// The figures in use at the latest looks, for [`Allocator::trim_idle`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdleWatch {
     /// Bytes in use at the last looks.
@@ -22,7 +22,7 @@ pub struct IdleWatch {
 }
 
 impl IdleWatch {
-    /// How many times to look in the period for which memory may be idle.
+    /// The number of looks in the period for which memory may be idle.
     pub const LOOKS: u32 = LOOKS as u32;
 
     /// Notes what is in use now. Returns the most that was in use at the latest looks, once there were enough.

@@ -33,7 +33,7 @@ pub(super) struct Offer {
     /// The stream of that arena. It may still work on the chunk.
     stream: StreamId,
     piece: Piece,
-    /// Its address in a view of the holder; `None`: it is idle at home.
+    /// The address in a view of the holder; `None`: the chunk is idle at home.
     shown: Option<u64>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Growth {
     hole: u32,
     /// The free block before the hole, kept from others until the growth ends, or [`NONE`].
     head: u32,
-    /// Where the hole begins.
+    /// The first address of the hole.
     pub(crate) address: u64,
     /// Bytes that must be mapped there.
     pub(crate) missing: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Growth {
     pub(crate) room: u64,
 }
 
-/// What leaves for the device once the work of a stream has passed.
+/// Memory that leaves for the device once the work of a stream has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     /// A segment that the device gave whole.
@@ -98,7 +98,7 @@ impl Arena {
         Some(growth)
     }
 
-    /// How many bytes would have to be mapped for a block of `need` bytes behind a free one.
+    /// The number of bytes that would have to be mapped for a block of `need` bytes behind a free one.
     pub(crate) fn missing(&self, class: Class, need: u64, granularity: u64) -> u64 {
         let growth = self.find_room(class, need, granularity, true);
         growth.map_or(need.next_multiple_of(granularity), |growth| growth.missing)
@@ -177,7 +177,8 @@ impl Arena {
             self.join(growth.head, id);
             id = growth.head;
         }
-        // Not from the lists: joined with its neighbours, it may be a block that is kept whole.
+        // The block is not looked up in the lists: joined with its neighbours, it may be a block that
+        // is kept whole.
         let found = self.blocks[id].size;
         if (self.config).splits(request, found - request.size, false) {
             let rest = self.split(id, request.size);

@@ -1,4 +1,4 @@
-//! What keeps a block after its owner has freed it: holds, and streams that were recorded on it.
+//! Reasons to keep a block after its owner has freed it: holds, and streams that were recorded on it.
 //!
 //! Both are notes beside the block; one bit in the block says that it has notes. A freed block waits for its
 //! holds first, and then for its streams. The fences of the streams are taken when the last hold goes, so they
@@ -8,7 +8,7 @@ use super::{Arena, Next};
 use crate::block::State;
 use crate::{FreeError, StreamId};
 
-/// What is noted of a block beside its record.
+/// The notes of a block beside its record.
 #[derive(Default)]
 pub(super) struct Note {
     streams: Vec<StreamId>,

@@ -15,7 +15,8 @@ use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
 use crate::segment::{Chunk, Kind, Piece, Slot, View, homes};
 
-/// As many holes are tried for one request. The ones after them are larger than the request needs.
+/// The most holes that are tried for one request. The ones after them are larger than the request
+/// needs.
 const HOLES_TRIED: usize = 16;
 
 impl Arena {
@@ -403,7 +404,8 @@ impl Arena {
             };
             slot.piece = *to;
             view.guests = view.slots.iter().any(|slot| slot.piece.arena != self.id);
-            // As one of its own it is looked for elsewhere.
+            // The view's idle pieces are looked up anew, because an own piece is idle at another place
+            // than a guest.
             if !std::mem::replace(&mut view.touched, true) {
                 self.touched.push(id);
             }

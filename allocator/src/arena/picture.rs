@@ -1,6 +1,6 @@
-//! What others see of an arena: the block around an address, and pictures of everything.
+//! Pictures of an arena for others: the block around an address, and pictures of everything.
 //!
-//! This module must never change the arena.
+//! The module must never change the arena.
 
 use super::Arena;
 use crate::block::{NONE, State};

@@ -50,7 +50,7 @@ impl Arena {
         runs
     }
 
-    /// Its chunks that have memory, or those that have none, with their classes.
+    /// The chunks that have memory, or those that have none, with their classes.
     pub(crate) fn chunks_away(&self, away: bool) -> Vec<(Chunk, Class)> {
         let spans = self.segments.ids().filter_map(|id| {
             let segment = &self.segments[id];
@@ -93,7 +93,7 @@ impl Arena {
         }
     }
 
-    /// How many chunks are away.
+    /// The number of chunks that are away.
     pub(super) fn count_away(&self) -> u64 {
         self.away.len() as u64
     }

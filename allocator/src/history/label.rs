@@ -43,7 +43,7 @@ impl Label {
         Self(number)
     }
 
-    /// Its name.
+    /// The text of the label.
     pub fn name(self) -> Arc<str> {
         Arc::clone(&NAMES.read().names[self.0 as usize])
     }

@@ -1,7 +1,7 @@
 //! Records what happens as a trace (see [`crate::trace`]), to be replayed or looked at.
 //!
-//! It is called under locks: it gathers lines and passes large pieces to the sink. The first failure of
-//! the sink ends the recording; the call that stops the recording returns it.
+//! A recorder is called under locks: it gathers lines and passes large pieces to the sink. The first
+//! failure of the sink ends the recording; the call that stops the recording returns it.
 
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
@@ -86,7 +86,7 @@ impl Recorder {
     pub(super) fn finish(mut self) -> io::Result<()> {
         match self.failure.take() {
             Some(error) => {
-                // What is left would only be tried once more.
+                // Lines that are left would only be tried once more.
                 drop(self.writer.into_inner().into_parts());
                 Err(error)
             }

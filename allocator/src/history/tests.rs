@@ -106,7 +106,7 @@ fn the_largest_holders_are_named() {
     assert_eq!(name(&holders[0]).unwrap(), "activations");
     assert_eq!((holders[0].bytes, holders[0].blocks), (1024 + 9216, 2));
     assert_eq!(name(&holders[1]).unwrap(), "weights");
-    // What waits for a stream is nobody's any more.
+    // A block that waits for a stream is nobody's any more.
     history.free(&block(0x11000, 9000), false, None);
     history.free(&block(0x1000, 4000), true, None);
     let holders = history.top_holders(9);

@@ -11,44 +11,44 @@ use std::io;
 pub struct TraceError {
     /// The line, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The problem of the line.
     pub problem: Problem,
 }
 
-/// What is wrong with a line of a trace.
+/// The problem of a line of a trace.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It begins with no known letter.
+    /// The line begins with no known letter.
     UnknownOperation(String),
     /// A field is not there.
     Missing {
         /// The field.
         field: &'static str,
-        /// How such a line looks.
+        /// The form of such a line.
         form: &'static str,
     },
     /// A field is no number.
     NoNumber {
         /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The text in the place of the number.
         text: String,
-        /// How such a line looks.
+        /// The form of such a line.
         form: &'static str,
     },
     /// A number does not fit 64 bits.
     TooLarge {
         /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The text of the number.
         text: String,
     },
     /// Something follows the last field.
     Trailing {
-        /// What.
+        /// The text behind the last field.
         text: String,
-        /// How such a line looks.
+        /// The form of such a line.
         form: &'static str,
     },
     /// An allocation with an id that was used before.

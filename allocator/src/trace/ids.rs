@@ -1,4 +1,4 @@
-//! Which ids a trace has used, and which of them are still allocated: two bits for each.
+//! The ids that a trace has used, and those of them that are still allocated: two bits for each.
 //!
 //! Ids mostly count up, so neighbours share a page, and the last page is remembered. A scattered id
 //! costs one page of 64 bytes. The set must never grow with the value of an id.
@@ -15,7 +15,7 @@ struct Page {
     live: [u64; 4],
 }
 
-/// What is known of an id.
+/// The state of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Unused,

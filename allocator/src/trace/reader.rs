@@ -219,7 +219,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// What follows `word`, if the text begins with it and it ends there.
+/// The rest behind `word`, if the text begins with it and it ends there.
 fn after_word<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let rest = text.strip_prefix(word)?;
     matches!(rest.first(), None | Some(b' ')).then_some(rest)

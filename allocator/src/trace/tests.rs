@@ -1,6 +1,6 @@
 //! The reader against right and wrong text, and the writer against the reader.
 //!
-//! They must never depend on the wording of an error beyond what a user needs from it.
+//! The tests must never depend on the wording of an error beyond what a user needs from it.
 
 use proptest::prelude::*;
 
@@ -120,7 +120,8 @@ fn any_trace() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
 }
 
 proptest! {
-    /// Whatever the text: an error or operations that a replay can index by, never a panic.
+    /// The reader gives an error or operations that a replay can index by, and never panics, whatever
+    /// the text.
     #[test]
     fn any_text_is_read_or_refused(text in "((a [0-3] 9 0|[fr] [0-3]|r [0-3] 1|[afrmx#é -]{1,4}|# oom 9{1,21} 0)\r?\n){1,5}") {
         if let Ok(trace) = Trace::load(text.as_bytes()) {

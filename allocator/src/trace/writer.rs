@@ -1,7 +1,7 @@
 //! Writes a trace as text.
 //!
-//! It must never write a line that the reader would refuse for its form; that ids are used once and
-//! frees follow allocations is the caller's part.
+//! The writer must never write a line that the reader would refuse for its form; that ids are used once
+//! and frees follow allocations is the caller's part.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What execution graphs rely on, one promise at a time: memory of private pools, held memory, and
+//! The promises that execution graphs rely on, one at a time: memory of private pools, held memory, and
 //! fences that nobody may wait for.
 
 use outrigger_allocator::{

@@ -1,6 +1,7 @@
-//! What must be true of an allocator in random use: no overlap, alignment, stream safety, exact figures,
-//! private pools that stay private, held memory that stays, errors only where there is a reason, and
-//! everything given back in the end. This is what the steps do and what each promises by itself.
+//! The rules that an allocator must keep in random use: no overlap, alignment, stream safety, exact
+//! figures, private pools that stay private, held memory that stays, errors only where there is a
+//! reason, and everything given back in the end. This is what the steps do and what each promises by
+//! itself.
 
 mod checks;
 mod random;
@@ -38,7 +39,7 @@ pub(crate) enum Step {
     Trim(u64),
     SetLimit(u64),
     PoolCreate,
-    /// These name the n-th pool, modulo their number; released ones count.
+    /// The following steps name the n-th pool, modulo their number; released ones count.
     PoolRetain(usize),
     PoolRelease(usize),
     AllocIn {
@@ -205,7 +206,7 @@ impl Model {
         self.check();
     }
 
-    /// How many blocks `Use` and `Hold` may name.
+    /// The number of blocks that `Use` and `Hold` may name.
     fn known(&self) -> usize {
         self.live.len() + self.kept.len()
     }
@@ -229,7 +230,7 @@ impl Model {
         pool.map_or(0, |known| known.references)
     }
 
-    /// What retaining or releasing a pool should have answered, which is counted.
+    /// The answer that retaining or releasing a pool should have given, which is counted.
     fn count_reference(&mut self, pool: usize, done: Result<(), PoolError>, by: i64) {
         let Private { id, references, .. } = &mut self.pools[pool];
         if *references == 0 {
@@ -342,7 +343,7 @@ impl Model {
                     let shares = |piece: &Piece| other.pieces.iter().any(|it| it.overlaps(piece));
                     assert!(apart && !pieces.iter().any(shares), "{bytes:?} is in use");
                 }
-                // Who replays graphs of a pool orders what it allocates there behind them.
+                // A thread that replays graphs of a pool orders what it allocates there behind them.
                 let own = pool.map_or_else(Vec::new, |pool| self.addresses_of(pool));
                 let touch = replays::foreign_touch(&device, &bytes, Some(stream), &own);
                 assert_eq!(touch, None, "another stream touches it");

@@ -1,4 +1,4 @@
-//! What options promise of the device: when idle memory goes back by itself.
+//! The promises of options about the device: when idle memory goes back by itself.
 
 use outrigger_allocator::{Allocator, Config, IdleWatch, StreamId};
 

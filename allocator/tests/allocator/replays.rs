@@ -128,7 +128,7 @@ fn streams_wait_for_each_other_in_both_directions() {
     let own = allocator.alloc_in(pool, CHUNK, MAIN).unwrap();
     let own = own.address..own.address + own.size;
     assert!(sim.0.lock().touched(&own, Some(MAIN)).is_none());
-    // Whatever stream will run what is recorded: nothing of others may go on.
+    // Any stream may run the recorded work: nothing of others may go on.
     assert!(sim.0.lock().touched(&bytes, None).is_some());
     allocator.pool_enter(&gate, None).unwrap();
     assert!(sim.0.lock().touched(&bytes, None).is_none());

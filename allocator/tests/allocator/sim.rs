@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use memory::{Memory, PAGE, Piece};
 
-/// Why the simulated device refuses.
+/// The reason why the simulated device refuses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     OutOfMemory,
@@ -34,7 +34,7 @@ pub(crate) struct Touch {
     pub(crate) number: u64,
 }
 
-/// How far each stream has come.
+/// The number of commands of each stream, up to some point.
 type Progress = BTreeMap<StreamId, u64>;
 
 /// Work of a stream that waits for another one.
@@ -48,7 +48,7 @@ struct Wait {
 pub(crate) struct Fence {
     stream: StreamId,
     number: u64,
-    /// What of other streams comes before it.
+    /// The work of other streams that comes before the fence.
     behind: Progress,
     capture: Option<u64>,
 }
@@ -61,10 +61,10 @@ pub(crate) struct State {
     pub(crate) segments: BTreeMap<u64, u64>,
     pub(crate) submitted: Progress,
     pub(crate) finished: Progress,
-    /// What of other streams comes before a stream's further work.
+    /// The work of other streams that comes before a stream's further work.
     behind: BTreeMap<StreamId, Progress>,
     waits: Vec<Wait>,
-    /// How often a stream was made to wait for another.
+    /// The number of times that a stream was made to wait for another.
     pub(crate) orders: u64,
     /// Streams whose work is captured, and the number of the capture.
     pub(crate) captures: BTreeMap<StreamId, u64>,
@@ -75,7 +75,8 @@ pub(crate) struct State {
     pub(crate) faults: BTreeSet<u32>,
     /// Waits of the host are refused.
     pub(crate) refuses_waits: bool,
-    /// What was done wrong to the device: the allocator's locks do not survive a panic in here.
+    /// The mistakes that were made with the device. They are only listed, because the allocator's locks
+    /// do not survive a panic in here.
     pub(crate) complaints: Vec<String>,
 }
 
@@ -162,7 +163,7 @@ impl State {
         self.faults.contains(&self.calls)
     }
 
-    /// As [`fails`](Self::fails), for a call that takes so much memory.
+    /// Does what [`fails`](Self::fails) does, for a call that takes so much memory.
     fn refuses(&mut self, size: u64) -> Result<(), Refusal> {
         if self.fails() {
             return Err(if self.calls.is_multiple_of(2) {
@@ -197,7 +198,7 @@ impl Sim {
         sim
     }
 
-    /// Its state, for a call of the allocator, which holds no lock then but those that it may.
+    /// The state, for a call of the allocator, which then holds only locks that it may hold.
     fn called(&self) -> MutexGuard<'_, State> {
         calls_driver();
         self.0.lock()

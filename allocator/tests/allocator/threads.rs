@@ -433,7 +433,7 @@ fn a_block_is_freed_while_another_thread_gives_its_hold_back() {
                 allocator.hold(held).unwrap();
                 block.store(held, Ordering::Release);
                 allocator.free(held).unwrap();
-                // Whoever let it go, it is free once.
+                // The block is free once, whichever thread let it go.
                 let others = [(); 2].map(|()| allocator.alloc(4096, stream).unwrap().address);
                 assert_ne!(others[0], others[1], "one block was handed out twice");
                 for other in others {

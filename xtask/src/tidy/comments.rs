@@ -6,6 +6,7 @@ use super::Source;
 /// The folders whose comments hold to the rule.
 const IN_FORCE: &[&str] = &[
     "graph",
+    "allocator",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

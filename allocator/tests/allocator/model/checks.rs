@@ -1,4 +1,4 @@
-//! What is true of an allocator between any two steps, whatever the steps.
+//! The rules that an allocator keeps between any two steps, whatever the steps.
 
 use std::collections::BTreeMap;
 

@@ -63,7 +63,8 @@ impl Model {
         }
     }
 
-    /// Who keeps graphs alive as long as they run has waited for them before their pool is released.
+    /// A thread that keeps graphs alive as long as they run has waited for them before their pool is
+    /// released.
     pub(super) fn finish_replays(&self, pool: PoolId) {
         if let Some(&stream) = self.replayed.get(&pool) {
             let mut device = self.sim.0.lock();

@@ -1,8 +1,8 @@
 //! The simulated device's physical memory: objects, and the addresses at which they can be reached.
 //!
-//! It follows the contract of virtual memory: objects are mapped whole, at as many addresses as one likes,
-//! and one that was given up while it is mapped goes with its last mapping. What breaks the contract is
-//! written down. It must never know of time or streams.
+//! The memory follows the contract of virtual memory: objects are mapped whole, at as many addresses as
+//! one likes, and one that was given up while it is mapped goes with its last mapping. What breaks the
+//! contract is written down. It must never know of time or streams.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Reserved addresses and pages of virtual memory are multiples of this.
 pub(crate) const PAGE: u64 = 2 << 20;
 
-/// Where reserved addresses begin: far from segments.
+/// The first reserved address, far from segments.
 const RESERVED: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +177,7 @@ impl Memory {
         self.mappings.get(&address).copied()
     }
 
-    /// What is mapped at these addresses, in their order.
+    /// The pieces that are mapped at these addresses, in their order.
     pub(crate) fn pieces(&self, bytes: &Range<u64>) -> Vec<Piece> {
         let before = self.mappings.range(..=bytes.start).next_back();
         let first = before.map_or(bytes.start, |(&address, _)| address);
