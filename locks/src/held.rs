@@ -17,7 +17,7 @@ pub(crate) struct Place {
     rank: Rank,
 }
 
-/// That a lock is held, until this is dropped.
+/// A note that a lock is held, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     #[cfg(debug_assertions)]

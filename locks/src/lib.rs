@@ -95,7 +95,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Where a thread waits until what a [`Mutex`] guards has changed.
+/// The place where a thread waits until the value in a [`Mutex`] has changed.
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 

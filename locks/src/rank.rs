@@ -3,7 +3,8 @@
 /// Declares the ranks, and the list that a set of ranks is read with.
 macro_rules! ranks {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// Which lock it is. A thread that holds one takes only those that stand below it in this list.
+        /// The place of a lock in the order of all. A thread that holds a lock takes only those that stand below it in
+        /// this list.
         ///
         /// The list is in the order of nesting: the lock that is held longest stands first. A rank has the name of
         /// what its lock guards.
@@ -34,25 +35,25 @@ ranks! {
     // Locks: held for as long as it takes to read or change what they guard.
     /// The drivers that are loaded if no others are named.
     DefaultDrivers,
-    /// What was tried and taken when drivers were loaded.
+    /// The drivers that were tried and taken when drivers were loaded.
     LoadReport,
     /// Variants that were chosen.
     TunedChoices,
     /// Modules that are loaded or being compiled.
     Modules,
-    /// What threads that compile have to do.
+    /// The jobs of threads that compile.
     CompileThreads,
     /// Whether a module has been compiled.
     Compilation,
-    /// What can be asked of an executable graph at any time.
+    /// The figures of an executable graph that can be asked for at any time.
     Exec,
-    /// What a capture has recorded.
+    /// The nodes that a capture has recorded.
     Capture,
     /// The nodes of a graph.
     Graph,
     /// A stream's place in a capture.
     CapturePlace,
-    /// What comes before the next node of each lane of a capture.
+    /// The nodes that come before the next node of each lane of a capture.
     CapturePasts,
     /// The captures of a device.
     Captures,
@@ -64,13 +65,13 @@ ranks! {
     PoolHandles,
     /// Memory and functions that a graph keeps.
     Resources,
-    /// Who listens.
+    /// The observers of memory and of fallbacks.
     Observers,
     /// Names of kernels.
     KernelNames,
     /// Operators that a host has registered.
     Registrations,
-    /// How many calls of an observer are running.
+    /// The number of calls of an observer that are running.
     ObserverCalls,
     /// The timelines of all devices.
     AllTimelines,
@@ -80,7 +81,7 @@ ranks! {
     Caches,
     /// Streams of a device's pool.
     PoolStreams,
-    /// What is kept until work has finished.
+    /// Objects that are kept until work has finished.
     Retired,
     /// The driver's answers about operators.
     DriverOperators,
@@ -98,7 +99,7 @@ ranks! {
     FreeEvents,
     /// The first operator that failed on a stream.
     FailedOperator,
-    /// Why host kernels failed.
+    /// The reasons why host kernels failed.
     Reasons,
     /// The first node that failed in a replay.
     FailedNode,
@@ -110,7 +111,7 @@ ranks! {
     PinnedPages,
     /// An allocator's figures.
     Ledger,
-    /// Whom the arenas of an allocator serve.
+    /// The streams and pools that the arenas of an allocator serve.
     ArenaNames,
     /// An arena's blocks.
     Arena,
@@ -118,13 +119,13 @@ ranks! {
     Routes,
     /// An allocator's private pools.
     Pools,
-    /// Who uses the memory of a pool.
+    /// The users of a pool's memory.
     Gate,
     /// An allocator's pending frees.
     Pending,
     /// The histories of all memory.
     Histories,
-    /// What is recorded of an allocator's life.
+    /// The record of an allocator's life.
     History,
     /// The names of labels.
     Labels,
@@ -141,7 +142,7 @@ impl Rank {
         self <= Self::ProfiledQueue
     }
 
-    /// Its place in a set of ranks.
+    /// The bit of this rank in a set of ranks.
     pub(crate) fn bit(self) -> u64 {
         const {
             assert!(

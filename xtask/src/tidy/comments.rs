@@ -7,6 +7,7 @@ use super::Source;
 const IN_FORCE: &[&str] = &[
     "graph",
     "allocator",
+    "locks",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
