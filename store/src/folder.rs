@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-/// What files begin with that are being written.
+/// The beginning of the names of files that are being written.
 const TEMPORARY: &str = ".tmp-";
 
 /// Programs that make backups and know this convention leave the folder out.
@@ -25,13 +25,13 @@ const TAG: (&str, &[u8]) = (
 #[derive(Debug)]
 pub(crate) struct Folder(OwnedFd);
 
-/// What was read of a file.
+/// The bytes of a file, and the time when it was changed.
 pub(crate) struct Contents {
     pub(crate) bytes: Vec<u8>,
     pub(crate) modified: Timespec,
 }
 
-/// What stands in a folder.
+/// An entry of a folder.
 pub(crate) struct Item {
     pub(crate) name: Vec<u8>,
     pub(crate) stat: Stat,
@@ -168,7 +168,7 @@ impl Folder {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
-    /// What stands in the folder, without what goes away meanwhile.
+    /// The entries of the folder, without those that go away meanwhile.
     pub(crate) fn list(&self) -> io::Result<Vec<Item>> {
         let mut items = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0)? {
@@ -234,7 +234,7 @@ fn modified(stat: &Stat) -> Timespec {
     }
 }
 
-/// How far two times are apart. A time in the future is as far away as one in the past: clocks are set.
+/// The distance of two times. A time in the future is as far away as one in the past: clocks are set.
 fn apart(a: Timespec, b: Timespec) -> Duration {
     let nanoseconds =
         |time: Timespec| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// What sort of values it is, and the version of their format: values of another version are never seen.
+/// The sort of a value, and the version of their format: values of another version are never seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub(crate) name: &'static str,

@@ -43,7 +43,7 @@ pub use key::{Key, KeyBuilder, Kind};
 pub use settings::{DEFAULT_LIMIT, Settings, SettingsError};
 pub use sweep::Usage;
 
-/// Where values are kept from process to process. Cheap to clone; all clones are one store.
+/// The place where values are kept from process to process. Cheap to clone; all clones are one store.
 #[derive(Clone, Debug)]
 pub struct Store(Arc<Inner>);
 
@@ -156,7 +156,7 @@ impl Store {
         Ok(keys.filter_map(|key| self.get(&key)).collect())
     }
 
-    /// What the entries take on the disk now.
+    /// The room that the entries take on the disk now.
     ///
     /// # Errors
     /// What the system answers where the folder cannot be read.
@@ -193,8 +193,8 @@ impl Store {
             Err(problem) => {
                 tracing::warn!(target: "outrigger::store", kind = key.kind(), name, problem,
                     "a broken entry is removed");
-                // Where another process has just put a whole one in its place, that one goes: it counts as absent, which
-                // is always allowed.
+                // If another process has just put a whole entry in its place, that one is removed: it counts as absent,
+                // which is always allowed.
                 folder
                     .unlink(&name)
                     .or_else(|error| absent(error).map(drop))?;

@@ -1,4 +1,4 @@
-//! Where a store is, and how large it may become: from the environment, as the user of a program sets it.
+//! The place of a store, and the most that it may take: from the environment, as the user of a program sets it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ const BYTES: &str = "OUTRIGGER_CACHE_BYTES";
 /// The limit of a store where nobody has set one: 1 GiB.
 pub const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// How a store is opened.
+/// The place and the limit of a store that is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The folder, which is made when something is kept first; or why there is none: nothing is kept then.
@@ -48,7 +48,8 @@ impl Settings {
         }
     }
 
-    /// What the environment says: `OUTRIGGER_CACHE` and `OUTRIGGER_CACHE_BYTES`, else `XDG_CACHE_HOME`, else `HOME`.
+    /// The settings of the environment: `OUTRIGGER_CACHE` and `OUTRIGGER_CACHE_BYTES`, else `XDG_CACHE_HOME`, else
+    /// `HOME`.
     ///
     /// # Errors
     /// Names the variable whose value makes no sense.

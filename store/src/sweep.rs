@@ -7,27 +7,28 @@ use std::time::Duration;
 use crate::folder::{Folder, Item};
 use crate::key::Key;
 
-/// Its holder sweeps.
+/// The file whose lock a process holds while it sweeps.
 const LOCK: &str = "lock";
 
 /// When a file that is being written counts as left over. Whoever is that slow finds its file gone and keeps nothing.
 const LEFT_OVER: Duration = Duration::from_secs(600);
 
-/// What entries take on the disk.
+/// The room that entries take on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// How many there are.
+    /// The number of entries.
     pub entries: u64,
-    /// Their bytes, in whole pages.
+    /// The bytes of the entries, in whole pages.
     pub bytes: u64,
 }
 
-/// What a file of that size counts: file systems give whole pages, and thousands of small entries are common.
+/// The room that a file of this size counts as: file systems give whole pages, and thousands of small entries are
+/// common.
 pub(crate) fn cost(size: u64) -> u64 {
     size.next_multiple_of(4096)
 }
 
-/// What all entries take.
+/// The room that all entries take.
 pub(crate) fn usage(root: &Folder) -> io::Result<Usage> {
     let mut usage = Usage::default();
     for (_, items) in folders(root)? {
@@ -91,7 +92,7 @@ fn folders(root: &Folder) -> io::Result<Vec<(Folder, Vec<Item>)>> {
         let Ok(name) = std::str::from_utf8(&item.name) else {
             continue;
         };
-        // What is not ours, or goes away meanwhile, is not counted.
+        // Folders that are not of a store, or that go away meanwhile, are not counted.
         if let Ok(folder) = root.inner(name)
             && let Ok(items) = folder.list()
         {

@@ -59,7 +59,7 @@ fn a_file_that_was_cut_or_has_more_is_seen() {
     }
     std::fs::write(&bench.file, [&whole[..], b"x"].concat()).unwrap();
     assert!(bench.is_absent_and_removed(), "one byte more");
-    // What a file system leaves where data was not yet written when the power went.
+    // Zeros are what a file system leaves where data was not yet written when the power went.
     std::fs::write(&bench.file, vec![0; whole.len()]).unwrap();
     assert!(bench.is_absent_and_removed(), "zeros");
 }

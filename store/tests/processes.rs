@@ -62,7 +62,7 @@ fn start(role: &str, path: &Path) -> Command {
     command
 }
 
-/// What the started processes run; nothing in the process that runs the tests.
+/// The work of the started processes; the test does nothing in the process that runs the tests.
 #[test]
 fn role() {
     let Ok(text) = std::env::var(ROLE) else {

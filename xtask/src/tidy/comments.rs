@@ -8,6 +8,7 @@ const IN_FORCE: &[&str] = &[
     "graph",
     "allocator",
     "locks",
+    "store",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
