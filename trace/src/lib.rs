@@ -1,12 +1,12 @@
 //! Events of a timeline in the trace event format, as Perfetto and Chrome read them. Times are nanoseconds; the format
 //! has them in microseconds.
 //!
-//! This crate makes events. Who makes them decides where they are written: the layer `trace` writes a file, a profile of
-//! a replay is a text.
+//! This crate makes events. The maker of events decides where they are written: the layer `trace` writes a file, a
+//! profile of a replay is a text.
 
 use serde_json::{Value, json};
 
-/// Where something happens: a process of the timeline, and a thread of it.
+/// The place where something happens: a process of the timeline, and a thread of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Track {
     /// The number of the process.

@@ -9,6 +9,7 @@ const IN_FORCE: &[&str] = &[
     "allocator",
     "locks",
     "store",
+    "trace",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
