@@ -10,6 +10,7 @@ const IN_FORCE: &[&str] = &[
     "locks",
     "store",
     "trace",
+    "handles",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
