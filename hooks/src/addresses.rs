@@ -104,7 +104,7 @@ impl Runtime {
         owner.record(address, stream).map_err(not_allocated)
     }
 
-    /// What is known of an address within an allocation of any device. A caller who knows the device uses
+    /// The place and the size of the allocation of any device that has an address. A caller who knows the device uses
     /// [`Device::pointer_info`].
     ///
     /// # Errors

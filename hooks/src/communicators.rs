@@ -140,7 +140,7 @@ impl Drop for Communicator {
     }
 }
 
-/// What a call of a communicator does.
+/// The work that a call of a communicator does.
 #[derive(Clone, Copy, Debug)]
 pub enum Collective<'a> {
     /// Gives every rank the combined elements of all.
@@ -151,20 +151,20 @@ pub enum Collective<'a> {
     ReduceScatter(Elements),
     /// Gives all ranks the bytes of the root.
     Broadcast {
-        /// Where they are, and go to.
+        /// The device address of the bytes, which the call reads on the root and writes on the others.
         address: u64,
-        /// How many.
+        /// The number of bytes.
         size: u64,
         /// The rank that has them.
         root: u32,
     },
     /// Gives all ranks the bytes of all.
     AllGather {
-        /// Where those of this rank are.
+        /// The device address of the bytes of this rank.
         send: u64,
-        /// Where those of all go to, in the order of the ranks.
+        /// The device address at which the bytes of all ranks arrive, in the order of the ranks.
         receive: u64,
-        /// How many of each rank.
+        /// The number of bytes of each rank.
         size: u64,
     },
     /// Sends to ranks, and receives from ranks.
@@ -172,7 +172,7 @@ pub enum Collective<'a> {
 }
 
 impl Collective<'_> {
-    /// What it reads or writes on a rank: a name, an address and bytes of each range.
+    /// The memory that the call reads or writes on a rank: a name, an address and bytes of each range.
     fn ranges(&self, comm: &Comm) -> Vec<(&'static str, u64, u64)> {
         let ranks = u64::from(comm.rank_count());
         let elements = |one: &Elements, sent: u64, received: u64| {

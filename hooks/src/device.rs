@@ -89,7 +89,7 @@ impl Device {
         self.door.keep_whole(operators);
     }
 
-    /// Where a host kernel of this device counts as having run.
+    /// The place where a host kernel of this device counts as having run.
     #[inline]
     pub(crate) fn host_kernel_place(&self) -> Place {
         if self.door.is_cpu() {

@@ -37,7 +37,7 @@ impl Stream {
         Ok(GRAPHS.insert(|_| graph)?)
     }
 
-    /// What was recorded so far, as a graph that can be inspected, but not instantiated.
+    /// The nodes that were recorded so far, as a graph that can be inspected, but not instantiated.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing.
@@ -155,7 +155,7 @@ impl outrigger_graph::Device for Device {
     }
 
     fn record_stream(&self, base: u64, stream: u64) {
-        // This cannot fail: the block is held, and a held block may be recorded even after the host has freed it.
+        // The call cannot fail: the block is held, and a held block may be recorded even after the host has freed it.
         let _ = self.record(base, stream);
     }
 

@@ -32,12 +32,12 @@ pub struct Kernel {
     name: &'static CStr,
 }
 
-/// How a kernel is launched.
+/// A launch of a kernel, without its stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// How it is spread over the device.
+    /// The groups and work items of the launch.
     pub grid: outrigger_device::Grid,
-    /// Its argument block, and what stands where in it. Both are copied.
+    /// The argument block, and the kind of each of its parts. Both are copied.
     pub args: outrigger_device::Arguments<'a>,
     /// Estimated time in nanoseconds; 0 if unknown.
     pub cost_ns: u32,
@@ -58,14 +58,14 @@ fn lasting(name: &CStr) -> &'static CStr {
     name
 }
 
-/// How code is loaded.
+/// The way in which the code of a module becomes ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loading {
-    /// It is compiled on the calling thread.
+    /// The calling thread compiles the code.
     Now,
-    /// It is compiled on other threads.
+    /// Other threads compile the code.
     Background,
-    /// It is not compiled: another process has done that.
+    /// Nobody compiles the code: another process has done that, and the store has the result.
     Stored,
 }
 

@@ -56,7 +56,7 @@ pub struct Observation<'a> {
     pub reserved_bytes: u64,
     /// The operator, for a fallback; else empty.
     pub name: &'a str,
-    /// How long a fallback took.
+    /// The time that a fallback took.
     pub nanoseconds: u64,
     /// The text of the error, where a request could not be met; else empty.
     pub text: &'a str,

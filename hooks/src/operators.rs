@@ -84,7 +84,7 @@ impl Stream {
     ) -> Option<Result<()>> {
         let place = self.recording()?;
         if registered {
-            // What a function submits is recorded, and counted at replays.
+            // The work that a function submits is recorded, and counted at replays.
             match self.ask_registered(operator, call) {
                 Ok(Some(_)) => {
                     // Recorded with the function's work, or not at all.
@@ -391,8 +391,8 @@ impl Stream {
         launched.map_err(|error| self.failed(error))
     }
 
-    /// How a call is made of other operators of the driver, or of commands that every driver has; `None` if the driver has
-    /// the whole, or does not have all parts.
+    /// The parts of a call that is made of other operators of the driver, or of commands that every driver has; `None`
+    /// if the driver has the whole, or does not have all parts.
     #[cold]
     fn composition(&self, operator: OperatorId, call: &Call<'_>) -> Result<Option<Composition>> {
         let device = self.device();

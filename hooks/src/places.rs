@@ -1,5 +1,5 @@
-//! Where operators ran: on the device, as host kernels on the CPU over the device's bytes, or in the CPU kernels of the
-//! framework. Each call is counted. A mode for each of the two fallbacks warns of it, or forbids it.
+//! Counts of where operators ran: on the device, as host kernels on the CPU over the device's bytes, or in the CPU
+//! kernels of the framework. Each call is counted. A mode for each of the two fallbacks warns of it, or forbids it.
 //!
 //! Calls of operators that have a number are counted without a lock that threads share. Times are measured for calls of
 //! the framework always, and for the others only while the host asks for it, because then each call is waited for.
@@ -17,7 +17,7 @@ use crate::current::current_device;
 use crate::observer::{self, Observation, ObservationKinds};
 use crate::{Error, Result};
 
-/// Where an operator ran.
+/// The place where an operator ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u32)]
@@ -30,15 +30,15 @@ pub enum Place {
     Framework = 2,
 }
 
-/// What happens when an operator runs elsewhere than on the device.
+/// The choice of a host for operators that run elsewhere than on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FallbackMode {
-    /// It is counted.
+    /// The call is counted.
     Silent = 0,
-    /// It is counted, and the first time of each operator is worth a warning.
+    /// The call is counted, and the first time of each operator is worth a warning.
     Warn = 1,
-    /// It is refused.
+    /// The call is refused.
     Error = 2,
 }
 
@@ -172,11 +172,11 @@ pub fn fallback_mode() -> FallbackMode {
 pub struct PlaceEntry {
     /// The operator: a name of `docs/operators.md`, or as its framework calls it.
     pub operator: String,
-    /// Where it ran.
+    /// The place where it ran.
     pub place: Place,
-    /// How often. A replay counts for all operators of its graph.
+    /// The number of calls. A replay counts for all operators of its graph.
     pub calls: u64,
-    /// How many of the calls were timed.
+    /// The number of calls that were timed.
     pub timed_calls: u64,
     /// The time of those, without the wait for work that was submitted before, and with staging.
     pub seconds: f64,
@@ -192,19 +192,19 @@ struct Count {
     staged_bytes: u64,
 }
 
-/// What one thread has counted: calls, timed calls, nanoseconds and staged bytes, on the device and as host kernels.
+/// The figures of one thread: calls, timed calls, nanoseconds and staged bytes, on the device and as host kernels.
 type Counts = Box<[[[AtomicU64; 4]; 2]]>;
 
-/// By the number of the thread. The last one is of all threads without a number.
+/// The figures of each thread, by its number. The last ones are of all threads without a number.
 static COUNTS: [OnceLock<Counts>; SHARDS + 1] = [const { OnceLock::new() }; SHARDS + 1];
 
 /// Calls of the framework's kernels.
 static FRAMEWORK_COUNTS: Mutex<Option<HashMap<String, Count>>> = Mutex::new(Rank::Fallbacks, None);
 
-/// Who was warned of, so that a warning comes once for each operator and place.
+/// The operators and places of past warnings, so that a warning comes once for each of them.
 static WARNED: Mutex<Option<HashSet<(String, Place)>>> = Mutex::new(Rank::Fallbacks, None);
 
-/// What is watched of each call, as bits.
+/// The checks that run with each call, as bits.
 static WATCHED: AtomicU32 = AtomicU32::new(0);
 const TIMING: u32 = 1;
 const NAN: u32 = 2;
@@ -234,7 +234,7 @@ pub fn set_operator_timing(on: bool) {
     watch(TIMING, on);
 }
 
-/// What a guard behind each operator looks for in its outputs.
+/// The values that a guard behind each operator looks for in its outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NanGuard {
     /// There is no guard.

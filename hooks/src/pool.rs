@@ -40,7 +40,7 @@ impl Pool {
         self.memory.pool().get()
     }
 
-    /// What the pool holds now.
+    /// The figures of the pool's memory now.
     pub fn stats(&self) -> PoolStats {
         self.memory.stats()
     }

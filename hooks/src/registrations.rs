@@ -29,7 +29,7 @@ use crate::{Device, Error, Result, Stream};
 /// A function that serves an operator.
 type Function = dyn Fn(&Stream, OperatorId, &Call<'_>) -> Result<()> + Send + Sync;
 
-/// What a registration serves: an operator, on one device or on all.
+/// The calls that a registration serves: those of an operator, on one device or on all.
 type Scope = (OperatorId, Option<u32>);
 
 struct Registered {
@@ -53,11 +53,11 @@ impl Drop for Registered {
 pub struct RegistrationInfo {
     /// The operator.
     pub operator: String,
-    /// Who registered it.
+    /// The name that the caller gave as owner.
     pub owner: String,
     /// The device that it serves; `None` for all.
     pub device: Option<u32>,
-    /// How many calls it has served.
+    /// The number of calls that the function has served.
     pub calls: u64,
     /// The owner of the registration that it replaced, if it replaced one.
     pub replaced: Option<String>,
@@ -116,7 +116,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // It fails only for a registration that was replaced.
+        // The call fails only for a registration that was replaced.
         let _ = withdraw_operator(self.id);
     }
 }
@@ -188,7 +188,7 @@ fn register(
     let registration = Registration { id: made.id() };
     let before = put(made, replace)?;
     if let Some(before) = before {
-        // It fails if its owner withdraws it just now.
+        // The removal fails if the owner withdraws the registration just now.
         let _ = TABLE.remove(before.id());
     }
     Ok(registration)

@@ -37,7 +37,7 @@ pub struct Runtime {
     report: Mutex<LoadReport>,
 }
 
-/// What [`set_default_drivers`] was given.
+/// The drivers that [`set_default_drivers`] was given.
 static DEFAULT_DRIVERS: Mutex<DefaultDrivers> = Mutex::new(
     Rank::DefaultDrivers,
     DefaultDrivers {
@@ -261,7 +261,7 @@ impl Runtime {
         self.report.lock().clone()
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     #[inline]
     pub fn device_count(&self) -> u32 {
         self.count.load(Ordering::Acquire)

@@ -26,10 +26,10 @@ struct Segment {
     at: u64,
 }
 
-/// What is copied for one kernel.
+/// The copies that one kernel needs.
 #[derive(Default)]
 struct Stage {
-    /// In the order of their addresses, without overlap once they are placed.
+    /// The copied ranges, in the order of their addresses, without overlap once they are placed.
     segments: Vec<Segment>,
     /// The ranges that are copied back.
     written: Vec<(u64, u64)>,
@@ -229,7 +229,7 @@ impl Stream {
         };
         let ran = stage.run(&mut (), copy, |()| kernel(stage));
         if !pointer.is_null() {
-            // What was submitted runs on, also if the rest was refused.
+            // The work that was submitted runs on, also if the rest was refused.
             memory.used_by(pointer, self)?;
             memory.free(pointer)?;
         }
@@ -265,7 +265,7 @@ impl Stream {
     }
 }
 
-/// What is copied for an operator.
+/// The copies that an operator needs.
 ///
 /// # Errors
 /// `UNSUPPORTED` if there is no kernel for the call, or an output lies in too many pieces.

@@ -1,4 +1,4 @@
-//! What a host keeps from process to process: values of its own in the project's one store.
+//! Values of a host that last from process to process, in the project's one store.
 
 use outrigger_store::{Key, Kind, Store};
 

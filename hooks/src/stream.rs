@@ -48,7 +48,7 @@ pub struct Stream {
     owner: Owner,
 }
 
-/// Who destroys a stream.
+/// The owner of a stream, who alone destroys it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Runtime,
@@ -182,8 +182,9 @@ impl Stream {
         self.queue().query().map_err(|error| self.failed(error))
     }
 
-    /// What the driver's own interface calls the stream's queue, for another library that puts work into it. All that
-    /// was submitted is in there when this returns, so that what the library puts in comes behind it (R55).
+    /// The handle of the stream's queue in the driver's own interface, for another library that puts work into it. All
+    /// that was submitted before is in the queue when this call returns, so that the work of the library comes behind
+    /// it (R55).
     ///
     /// # Errors
     /// `UNSUPPORTED` if the driver shares no queues; the failure of a stream that has failed; `CAPTURE` while it captures.

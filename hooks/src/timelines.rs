@@ -16,12 +16,12 @@ static ALL: RwLock<Vec<Arc<Timelines>>> = RwLock::new(Rank::AllTimelines, Vec::n
 /// The timelines of a device's streams, by the id of the stream.
 pub(crate) struct Timelines(Mutex<HashMap<u64, Timeline>>);
 
-/// How the end of a stream's work is known.
+/// The way in which the end of a stream's work is known.
 #[derive(Clone)]
 pub(crate) enum Timeline {
-    /// By the stream: it lives, or its handle was destroyed during a call on it, which may still submit work.
+    /// The stream: it lives, or its handle was destroyed during a call on it, which may still submit work.
     Stream(Arc<Stream>),
-    /// By the end of its last work: nobody can submit any more.
+    /// The end of the stream's last work: nobody can submit any more.
     Ended(Arc<Tail>),
 }
 
@@ -64,8 +64,8 @@ impl Timelines {
         let (mut unused, mut ended) = (Vec::new(), Vec::new());
         for (&id, timeline) in self.0.lock().iter() {
             match timeline {
-                // This is the last reference. New ones come only from `find` and `live`, whose callers submit no work
-                // of a host.
+                // The map has the last reference. New ones come only from `find` and `live`, whose callers submit no
+                // work of a host.
                 Timeline::Stream(stream) if Arc::strong_count(stream) == 1 => {
                     unused.push(Arc::clone(stream));
                 }

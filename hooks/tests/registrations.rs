@@ -238,7 +238,7 @@ fn a_function_that_is_withdrawn_while_it_runs_is_dropped_when_its_last_call_ends
 
 #[test]
 fn a_function_that_calls_its_own_operator_reaches_the_next_one() {
-    // What follows a function: the one for all devices, and then the host kernel.
+    // The functions that follow a function: the one for all devices, and then the host kernel.
     let name = c"neg";
     let on_device = register_operator(name, Some(device(1)), "inner", |stream, operator, call| {
         unsafe { stream.call(operator, call) }?;
