@@ -26,7 +26,7 @@ use crate::memory::limit::{process_memory_held, process_memory_limit};
 use crate::observer::{self, Observation, ObservationKinds};
 use crate::{Device, Error, Pool, Result, pool};
 
-/// What is known of an address within an allocation.
+/// The allocation around an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerInfo {
     /// The start of the allocation.
@@ -326,7 +326,7 @@ impl Device {
         block.is_some_and(|block| !block.free) || self.imports().around(address).is_some()
     }
 
-    /// What is known of an address within an allocation.
+    /// The allocation around an address; `None` if no live allocation has the address.
     pub fn pointer_info(&self, address: u64) -> Option<PointerInfo> {
         let Some(block) = self.allocator().lookup(address) else {
             return self.imported_info(address);

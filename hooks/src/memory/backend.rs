@@ -162,7 +162,7 @@ impl Backend for DeviceMemory {
     fn order(&self, id: StreamId, fence: &Fence) -> bool {
         match fence {
             Fence::Passed => true,
-            // What a capture records runs at another time, so a wait now would order nothing.
+            // The work that a capture records runs at another time, so a wait now would order nothing.
             Fence::Capture(..) => false,
             Fence::Tail(_) if !self.stream_waits => false,
             Fence::Tail(tail) => match find(Some(&self.timelines), id) {

@@ -1,4 +1,4 @@
-//! What is recorded of memory over time: the ring of the latest events, and traces that can be replayed. Both are off
+//! Records of memory over time: the ring of the latest events, and traces that can be replayed. Both are off
 //! until a host turns them on.
 
 use std::fs::File;

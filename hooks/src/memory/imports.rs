@@ -11,7 +11,7 @@ pub(crate) struct Import {
     pub(crate) mapped: Mapped,
 }
 
-/// How the memory is mapped here.
+/// The way in which the memory is mapped here.
 pub(crate) enum Mapped {
     /// The driver mapped an allocation of the other process, which starts here.
     Allocation(u64),
@@ -23,7 +23,7 @@ pub(crate) enum Mapped {
     },
 }
 
-/// What a device has imported, by address.
+/// The imported memory of a device, by address.
 pub(crate) struct Imports(RwLock<BTreeMap<u64, Import>>);
 
 impl Default for Imports {

@@ -307,7 +307,7 @@ impl Device {
         )
     }
 
-    /// What is known of an address in imported memory.
+    /// The allocation around an address in imported memory.
     pub(crate) fn imported_info(&self, address: u64) -> Option<PointerInfo> {
         let (base, size) = self.imports().around(address)?;
         Some(PointerInfo {
@@ -358,7 +358,7 @@ mod tests {
         for damaged in ["", "otr-memory-1", &text[1..], &text[..text.len() - 1]] {
             assert_eq!(Exported::parse(damaged), None, "{damaged}");
         }
-        // What does not fit together is refused with the right checksum too.
+        // Parts that do not fit together are refused with the right checksum too.
         let body = text.rsplit_once(' ').unwrap().0;
         let signed = |body: &str| format!("{body} {:016x}", checksum(body));
         assert_eq!(signed(body), text);

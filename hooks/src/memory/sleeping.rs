@@ -18,7 +18,7 @@ pub(crate) struct Sleeping {
 pub(crate) enum Sleep {
     /// A thread is putting the pool to sleep or waking it. `bytes` is what the device had got back before.
     Changing { bytes: u64 },
-    /// It sleeps.
+    /// The pool sleeps.
     Asleep(Contents),
 }
 

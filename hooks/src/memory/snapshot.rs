@@ -16,7 +16,7 @@ use crate::{Device, Pool, Result, runtime};
 #[derive(Serialize)]
 struct Snapshot {
     segments: Vec<Segment>,
-    /// By the number of the device.
+    /// The events of each device, by its number.
     device_traces: Vec<Vec<Trace>>,
     /// The segments of pinned host memory.
     host_segments: Vec<Segment>,

@@ -11,6 +11,7 @@ const IN_FORCE: &[&str] = &[
     "store",
     "trace",
     "handles",
+    "hooks",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
