@@ -1,5 +1,5 @@
-//! Which addresses of a driver are live, and how much of each device they take: what the checks of R7 and the group
-//! `memory_info` need. It takes no memory itself.
+//! The live addresses of a driver, and the memory of each device that they take: the checks of R7 and the group
+//! `memory_info` need both. The file takes no memory itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ impl Allocations {
         (room.limit - room.used.load(Ordering::Relaxed), room.limit)
     }
 
-    /// How many are live.
+    /// The number of live addresses.
     pub fn count(&self) -> usize {
         self.live.read().len()
     }

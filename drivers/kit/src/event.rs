@@ -11,7 +11,7 @@ use crate::{Progress, Result};
 /// An event of the driver.
 pub struct Event<L: Lane> {
     timed: bool,
-    /// Where it was recorded last. The lock is held to read or write it, and no longer.
+    /// The point at which the event was recorded last. The lock is held to read or write it, and no longer.
     point: Mutex<Option<Arc<Point<L>>>>,
 }
 
@@ -47,7 +47,7 @@ impl<L: Lane> Event<L> {
         drop(old);
     }
 
-    /// Where it was recorded last; `None` if it never was.
+    /// The point at which the event was recorded last; `None` if it never was.
     pub fn point(&self) -> Option<Arc<Point<L>>> {
         self.point.lock().clone()
     }

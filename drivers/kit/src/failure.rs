@@ -13,7 +13,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What a host call answered, or why a command could not be started.
+    /// A failure from the answer of a host call, or from the reason why a command could not be started.
     #[cold]
     pub(crate) fn new(fault: Fault, queue: u64) -> Self {
         Self { fault, queue }
@@ -34,7 +34,7 @@ impl Failure {
         Some(Self::new(fault.of(Origin::new(Label::NONE, number)), queue))
     }
 
-    /// Its code, which host calls behind it get as `upstream`.
+    /// The code, which host calls behind the failure get as `upstream`.
     pub fn code(&self) -> i32 {
         self.fault.code()
     }

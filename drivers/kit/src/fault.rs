@@ -25,7 +25,7 @@ struct Parts {
     is_elsewhere: bool,
 }
 
-/// What a fallible function of a driver gives.
+/// The result of a fallible function of a driver.
 pub type Result<T = (), E = Fault> = std::result::Result<T, E>;
 
 impl Fault {
@@ -106,17 +106,17 @@ impl Fault {
         self
     }
 
-    /// Its code.
+    /// The code.
     pub fn code(&self) -> i32 {
         self.0.code
     }
 
-    /// Its text.
+    /// The text.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// What `last_error` gives: the text, and where the command was (R5).
+    /// The message that `last_error` gives: the text, and where the command was (R5).
     pub fn message(&self) -> String {
         let mut message = self.0.text.clone();
         if self.0.is_elsewhere {
@@ -157,7 +157,7 @@ impl Sequence {
         }
     }
 
-    /// What a refusal is at this place.
+    /// The fault of a refusal at this place.
     #[cold]
     pub fn refused(&self, fault: Fault) -> Fault {
         if self.begun { fault.begun() } else { fault }
@@ -169,11 +169,11 @@ impl Sequence {
 pub enum Progress {
     /// The work has finished.
     Done,
-    /// It has not (`OTR_NOT_READY`).
+    /// The work has not finished (`OTR_NOT_READY`).
     NotReady,
 }
 
-/// What the body of an entry may answer when it does not fail.
+/// An answer that the body of an entry may give when it does not fail.
 pub trait Outcome {
     /// The code that says so.
     fn code(self) -> i32;
@@ -226,7 +226,7 @@ pub(crate) fn panicked(payload: Box<dyn std::any::Any + Send>) -> Fault {
         (_, Some(text)) => text.clone(),
         _ => String::new(),
     };
-    // What else a payload does when it is dropped may panic again.
+    // The payload is not dropped, because that may panic again.
     std::mem::forget(payload);
     Fault::new(
         c::OTR_ERR_INTERNAL,

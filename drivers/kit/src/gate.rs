@@ -93,7 +93,7 @@ impl Gate {
 }
 
 impl Pass<'_> {
-    /// How many submissions had been made when it entered, all of which are in the hardware queue.
+    /// The number of submissions that had been made when the pass was taken, all of which are in the hardware queue.
     pub(crate) fn before(&self) -> u64 {
         self.before
     }

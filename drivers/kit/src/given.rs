@@ -1,5 +1,5 @@
-//! What the host gives: structs of the size that it was compiled with (R1), chains (R3), places for outputs (R4),
-//! and texts.
+//! Values that the host gives: structs of the size that it was compiled with (R1), chains (R3), places for outputs
+//! (R4), and texts.
 
 use std::ffi::{CStr, c_char};
 

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Fault, Result};
 
-/// What the host gets a handle of.
+/// An object of a driver that the host gets a handle of.
 pub trait Object: Send + Sync + Sized + 'static {
     /// The opaque type of the contract, `otr_queue` for example.
     type Raw;
     /// A number that no other kind of this driver has, nor any other driver.
     const KIND: u64;
-    /// What messages call it: "the queue".
+    /// The words by which messages call the object, as "the queue".
     const NAME: &'static str;
 }
 

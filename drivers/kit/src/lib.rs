@@ -1,4 +1,4 @@
-//! What drivers that are written in Rust share, so that it is written once. A driver adds what its hardware does.
+//! Parts that drivers in Rust share, so that they are written once. A driver adds what its hardware does.
 //!
 //! - [`entries!`] declares the functions of the table, each with a guard that no panic and no error passes.
 //! - [`Fault`] is a failed call; [`last_error`] is the entry of this name (R5).

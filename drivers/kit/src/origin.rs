@@ -1,4 +1,4 @@
-//! Which command a failure is of, as texts name it (R5).
+//! The command that a failure is of, as texts name it (R5).
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -39,7 +39,7 @@ impl fmt::Debug for Label {
     }
 }
 
-/// Which command of its queue a command is (R5).
+/// The place of a command in its queue, and its name (R5).
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     label: Label,

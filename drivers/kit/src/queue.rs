@@ -1,6 +1,6 @@
 //! Queues that keep the contract over a hardware queue.
 //!
-//! What a host call answers decides whether later commands run at all (R20, R27), and no hardware queue can wait for
+//! The answer of a host call decides whether later commands run at all (R20, R27), and no hardware queue can wait for
 //! that. So a queue has a gate. While it is open, commands go straight to the hardware. A host call closes it:
 //! it and all behind it are kept in a list, in order. The gate opens again when the list has been run and
 //! nothing in it has failed.
@@ -56,7 +56,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The newest marker behind direct commands.
 struct Tail<L: Lane> {
-    /// How many submissions lie before it.
+    /// The number of submissions before the marker.
     count: u64,
     marker: Option<Arc<L::Marker>>,
 }
@@ -79,7 +79,7 @@ pub struct Queue<L: Lane> {
     pool: Pool,
 }
 
-/// What is done in the place of a hardware call, without a panic leaving it: the list would stay as if run for ever.
+/// Runs what takes the place of a hardware call, and lets no panic out: the list would stay as if run for ever.
 fn contained<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(panicked(payload)))
 }
@@ -216,7 +216,7 @@ impl<L: Lane> Queue<L> {
                 Ok(true) => return Ok(()),
                 // A failure is handed on, also where the queue has reported it since.
                 Err(fault) if fault.is_end() => {}
-                // What is in a hardware queue is in order there.
+                // Commands in one hardware queue are in order there.
                 _ if Arc::ptr_eq(self, other) => return Ok(()),
                 _ => {}
             }
@@ -247,7 +247,7 @@ impl<L: Lane> Queue<L> {
         {
             let count = pass.before();
             let marker = Arc::new(self.lane.mark(true)?);
-            // Who waits for the queue waits for the timestamp too.
+            // A thread that waits for the queue waits for the timestamp too.
             self.stamps.fetch_add(1, Ordering::Relaxed);
             pass.submitted();
             return Ok(Arc::new(Point::behind(self, true, count, Some(marker))));
@@ -331,13 +331,13 @@ impl<L: Lane> Queue<L> {
         let queue = Arc::clone(self);
         let called = self.pool.run(move || {
             let mut list = queue.list.lock();
-            // Whoever asked need not ask again (R18): what the hardware refuses now it may take later.
+            // The caller need not ask again (R18): what the hardware refuses now it may take later.
             while !list.running && queue.run(&mut list, u64::MAX).is_err() {
                 MutexGuard::unlocked(&mut list, || std::thread::sleep(PAUSE));
             }
             list.called = false;
             drop(list);
-            // Whoever asked for progress asked for that of the hardware too.
+            // A caller that asks for progress asks for that of the hardware too.
             let _ = contained(|| queue.lane.flush());
         });
         list.called = called.is_ok();
@@ -355,7 +355,7 @@ impl<L: Lane> Queue<L> {
         }
         let mut list = self.list.lock();
         list.wanted = list.taken;
-        // Whoever runs it sees `wanted` at its end.
+        // A thread that runs the list sees `wanted` at its end.
         if !list.items.is_empty() && !list.running && !list.called {
             self.call_a_thread(&mut list)?;
         }
@@ -482,7 +482,7 @@ impl<L: Lane> Queue<L> {
 
     /// Waits until the hardware is idle, unless `drained` says that it is.
     fn drain(&self, drained: &mut bool) -> Result {
-        // What others have put in is not known of.
+        // Commands that others have put in are not counted, so the hardware is asked.
         if *drained && !self.is_shared() {
             return Ok(());
         }
@@ -555,7 +555,7 @@ impl<L: Lane> Queue<L> {
                         point.queue().lane.flush()?;
                         self.lane.join(marker)
                     });
-                    // What the hardware does not wait for is waited for here.
+                    // A point that the hardware cannot wait for is waited for here.
                     if matches!(joined, Ok(true)) {
                         return Ok(());
                     }
@@ -597,7 +597,7 @@ impl<L: Lane> Queue<L> {
         })
     }
 
-    /// How many submissions there are, and the failure of the queue; `None` if some of them are still in the list.
+    /// The number of submissions, and the failure of the queue; `None` if some of them are still in the list.
     fn issued(&self) -> Option<(u64, Option<Arc<Failure>>)> {
         if let Some(count) = self.gate.count_if_open() {
             return Some((count, None));
@@ -759,7 +759,7 @@ impl<L: Lane> Queue<L> {
     /// A marker behind the first `count` submissions, which are all; `None` if they have finished.
     fn last(&self, count: u64) -> Result<Option<Arc<L::Marker>>> {
         if self.lane.is_adopted() {
-            // It may be gone if somebody can know that the work has finished: by a wait, or by an event behind it.
+            // The adopted queue may be gone if somebody can know that its work has finished: by a wait or an event.
             if self.finished.load(Ordering::Acquire) >= count {
                 return Ok(None);
             }

@@ -16,7 +16,7 @@ use crate::{Fault, Result};
 /// A command of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept<C> {
-    /// What was recorded.
+    /// The command.
     pub command: C,
     /// The commands that it comes behind, by their numbers, and so behind all that these come behind.
     pub after: Vec<u32>,
@@ -45,7 +45,7 @@ struct State<C> {
 struct Member<C> {
     /// `None` once it was destroyed.
     recorder: Option<Arc<Recorder<C>>>,
-    /// What its next command comes behind.
+    /// The numbers of the commands that the next command of the queue comes behind.
     front: Vec<u32>,
 }
 
@@ -174,7 +174,7 @@ impl<C> Recorder<C> {
         let mut state = mark.recording.state.lock();
         let home = state.members.first().and_then(|one| one.recorder.as_ref());
         let Some(home) = home.map(|first| first.device) else {
-            // It has ended meanwhile.
+            // The recording has ended meanwhile.
             return Ok(false);
         };
         let own = match state.place(self) {
@@ -253,7 +253,7 @@ impl<C> State<C> {
         members.position(|member| member.recorder.as_ref().is_some_and(is_it))
     }
 
-    /// How many commands the first queue does not come behind.
+    /// The number of commands that the first queue does not come behind.
     fn unjoined(&self) -> usize {
         let mut reached = vec![false; self.commands.len()];
         for number in &self.members[0].front {
@@ -334,7 +334,7 @@ impl<C> Marked<C> {
         Ok(())
     }
 
-    /// Where it stands in a recording that goes on.
+    /// The mark, if its recording goes on.
     #[inline]
     fn live(&self) -> Option<Arc<Mark<C>>> {
         if !self.is_set.load(Ordering::Relaxed) {
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(kept(&commands), expected);
         assert!(!first.is_active() && !second.is_active());
         assert_eq!(second.keep(1), Err(1));
-        // Its events count as never recorded.
+        // Events of the recording count as never recorded.
         assert!(!first.wait(&forked).unwrap());
         assert!(forked.refuse("event_query").is_ok());
     }

@@ -18,10 +18,10 @@ unsafe impl<T> Sync for Static<T> {}
 
 type Log = unsafe extern "C" fn(i32, *const std::ffi::c_char);
 
-/// Where the host wants messages; set by the first host that asks for the table.
+/// The function that the host wants messages by; set by the first host that asks for the table.
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// What `otr_driver_get_api` does: it writes the table, and then refuses a host of another major number (R2).
+/// Does the work of `otr_driver_get_api`: it writes the table, and then refuses a host of another major number (R2).
 ///
 /// # Errors
 /// `OTR_ERR_VERSION` with both numbers, `OTR_ERR_INVALID_ARGUMENT` for NULL.

@@ -12,6 +12,7 @@ const IN_FORCE: &[&str] = &[
     "trace",
     "handles",
     "hooks",
+    "drivers/kit",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

@@ -1,4 +1,4 @@
-//! What a queue stands over: the hardware queue, places in it, and calls of the host between its commands.
+//! The parts below a queue: the hardware queue, places in it, and calls of the host between its commands.
 
 use std::ffi::c_void;
 
@@ -106,7 +106,7 @@ unsafe impl Send for HostCall {}
 unsafe impl Sync for HostCall {}
 
 impl HostCall {
-    /// What the host gave; `flags` are `OTR_HOST_CALL_*`.
+    /// A call from what the host gave; `flags` are `OTR_HOST_CALL_*`.
     ///
     /// # Errors
     /// `OTR_ERR_INVALID_ARGUMENT` for NULL or an unknown flag.

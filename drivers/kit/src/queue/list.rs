@@ -8,7 +8,7 @@ use crate::Fault;
 use crate::failure::Failure;
 use crate::origin::Origin;
 
-/// What is kept in a list.
+/// An item of a list.
 pub(crate) enum Item<L: Lane> {
     Command(L::Command, Origin),
     HostCall(HostCall, u64),
@@ -18,10 +18,10 @@ pub(crate) enum Item<L: Lane> {
     Mark(Arc<Point<L>>),
 }
 
-/// How far the list came with an item.
+/// The outcome of one step through the list.
 pub(super) struct Stepped<L: Lane> {
     pub(super) failure: Option<Arc<Failure>>,
-    /// What is left of the item, if the hardware refused a call that has to come first.
+    /// The rest of the item, if the hardware refused a call that has to come first.
     pub(super) left: Option<(Item<L>, Fault)>,
 }
 
@@ -41,10 +41,10 @@ impl<L: Lane> Stepped<L> {
     }
 }
 
-/// What waits, and how far it came.
+/// The items that wait, and the count of those that are done.
 pub(super) struct List<L: Lane> {
     pub(super) items: VecDeque<Item<L>>,
-    /// How many items were put in, and how many of them are done.
+    /// The number of items that were put in, and the number of those that are done.
     pub(super) taken: u64,
     pub(super) done: u64,
     /// Up to here somebody asked for progress.

@@ -7,11 +7,11 @@ use super::{Lane, Marker, Queue};
 use crate::failure::Failure;
 use crate::{Progress, Result};
 
-/// What a point is once the list of its queue has come to it.
+/// The state of a point once the list of its queue has come to it.
 struct Marked<L: Lane> {
-    /// Where it is in the hardware queue; `None` if that was idle then.
+    /// The place in the hardware queue; `None` if that was idle then.
     marker: Option<Arc<L::Marker>>,
-    /// That of the queue at this place.
+    /// The failure of the queue at this place.
     failure: Option<Arc<Failure>>,
 }
 
@@ -19,7 +19,7 @@ struct Marked<L: Lane> {
 pub struct Point<L: Lane> {
     queue: Arc<Queue<L>>,
     timed: bool,
-    /// Its place in the list of its queue; 0 if it never was in there.
+    /// The place in the list of the queue; 0 if the point never was in there.
     place: AtomicU64,
     /// So many submissions of its queue are before it.
     count: AtomicU64,
@@ -84,7 +84,7 @@ impl<L: Lane> Point<L> {
         let _ = self.marked.set(Marked { marker, failure });
     }
 
-    /// What it is, once the list has come to it.
+    /// The marker and the failure of the point, once the list has come to it.
     pub(crate) fn marked(&self) -> Option<Mark<'_, L>> {
         let marked = self.marked.get()?;
         Some((marked.marker.as_ref(), marked.failure.as_ref()))
@@ -131,7 +131,8 @@ impl<L: Lane> Point<L> {
         self.marked()?.0
     }
 
-    /// It was reached: so was all that is before it, which the queue then need not ask the hardware for.
+    /// Notes that the point was reached: so was all that is before it, which the queue then need not ask the hardware
+    /// for.
     fn passed(&self, failure: Option<&Arc<Failure>>) -> Result {
         self.queue.has_finished(self.count());
         match failure {

@@ -14,7 +14,7 @@ use super::{HostCall, Lane, Marker, Queue, Step};
 use crate::origin::{Label, Origin};
 use crate::{Fault, Pool, Progress, Result};
 
-/// What a command is worth; this one fails when it is issued.
+/// The value of a command that fails when it is issued.
 const BROKEN: u64 = u64::MAX;
 
 #[derive(Default)]

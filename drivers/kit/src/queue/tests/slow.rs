@@ -27,7 +27,7 @@ struct State {
     refused: Vec<&'static str>,
     /// Another library owns the queue.
     adopted: bool,
-    /// It has destroyed the queue: nobody may use it.
+    /// Whether that library has destroyed the queue: nobody may use it then.
     gone: bool,
     /// So often it was used all the same.
     misuses: u32,
@@ -153,7 +153,7 @@ impl Lane for Line {
     }
 }
 
-/// How many commands were not done when a host call was made.
+/// The number of commands that were not done when a host call was made.
 type Note = Arc<Mutex<Option<u64>>>;
 
 struct Bench {
@@ -312,7 +312,7 @@ fn a_point_is_not_reached_where_the_hardware_refuses_its_marker() {
     bench.line.complete();
     point.synchronize().unwrap();
     bench.queue.synchronize().unwrap();
-    // What waits for the point refuses nothing either.
+    // A wait for the point refuses nothing either.
     bench.call();
     bench.submit();
     let point = bench.queue.point(false).unwrap();
