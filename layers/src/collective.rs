@@ -37,7 +37,7 @@ macro_rules! commands {
 }
 pub(crate) use commands;
 
-/// Where the memory of each transfer begins.
+/// The first address of the memory of each transfer.
 ///
 /// # Safety
 /// `exchange` is NULL, or a struct with as many transfers as it counts.

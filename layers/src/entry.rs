@@ -86,9 +86,9 @@ impl Entry {
     }
 }
 
-/// What is asked before each call.
+/// A gate that each call passes first.
 pub(crate) trait Gate: Send + Sync + 'static {
-    /// What is kept until the call returns.
+    /// A value that is kept until the call returns.
     type Pass<'gate>;
 
     /// Lets a call through, or answers it with a code.

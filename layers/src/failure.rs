@@ -29,7 +29,7 @@ pub fn fail(code: Code, text: impl Into<String>) -> i32 {
 #[inline]
 pub(crate) fn answer(body: impl FnOnce() -> i32, text: impl FnOnce() -> Option<CString>) -> i32 {
     OWN.set(false);
-    // What a layer that panics left half done is the layer's own; its locks are released.
+    // State that a panicking layer leaves half changed is the layer's own; its locks are released.
     let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(code) => code,
         Err(payload) => {

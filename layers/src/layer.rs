@@ -10,7 +10,7 @@ use crate::fail;
 
 /// The driver below a layer, which may be another layer.
 ///
-/// Its methods have the names of those of [`Layer`]. Where the driver lacks the entry they fail with
+/// The methods have the names of those of [`Layer`]. If the driver lacks the entry, they fail with
 /// `UNSUPPORTED`.
 #[derive(Debug)]
 pub struct Next {

@@ -17,7 +17,7 @@ use crate::{fail, thunks};
 pub(crate) struct Layered {
     // Before the driver below: what a layer holds of it goes first.
     pub(crate) layer: Box<dyn Layer>,
-    /// Where the host reads the table.
+    /// The table that the host reads.
     table: LayerTable,
     pub(crate) next: Next,
 }
@@ -302,7 +302,7 @@ impl fmt::Debug for LayerTable {
     }
 }
 
-/// What has no group, without groups.
+/// The entries of no group, without groups.
 fn core(below: &RawDriver, open: OpenFn) -> sys::otr_driver_api {
     let api = below.api();
     sys::otr_driver_api {

@@ -72,7 +72,8 @@ unsafe fn placed<T: Object>(
     }
     let mut below = std::ptr::null_mut();
     let code = body(&mut below);
-    // What a driver writes although it failed, or does not write although it succeeded, is seen as it is.
+    // An output that a driver writes although it failed, or does not write although it succeeded, is seen
+    // as it is.
     if code == Code::OK.0 || !below.is_null() {
         let outside = if code == Code::OK.0 && !below.is_null() {
             handle(below)

@@ -111,7 +111,7 @@ fn work_is_over_where_what_comes_after_it_is() {
     then(&second, &third);
     let end = driver.event_create(0, false).unwrap();
     end.record(&third).unwrap();
-    // What the first queue does later has nothing to do with the memory.
+    // Later work of the first queue has nothing to do with the memory.
     let (open, gate) = mpsc::channel::<()>();
     first
         .host_call(move |upstream| {

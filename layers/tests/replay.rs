@@ -244,7 +244,7 @@ fn a_bug_that_was_recorded_is_found_again_and_shrunk() {
         "{entries:?}"
     );
     assert!(tries < 300, "{tries} tries");
-    // What was shrunk can be written, read, and still shows it.
+    // A recording that was shrunk can be written, read, and still shows the failure.
     small.write(File::create(&file.0).unwrap()).unwrap();
     let small = read(&file.0);
     let (right, wrong) = both(&small);

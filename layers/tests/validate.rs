@@ -153,13 +153,13 @@ fn a_graph_uses_its_memory_when_it_is_launched() {
         graphs.record_begin(&queue).unwrap();
         queue.fill(memory[0], 4096, &[1]).unwrap();
         queue.fill(memory[1], 4096, &[1]).unwrap();
-        // What others do meanwhile is no part of it.
+        // Commands of other queues meanwhile are no part of the graph.
         other.fill(memory[2], 4096, &[1]).unwrap();
         event.record(&other).unwrap();
         event.synchronize().unwrap();
         driver.memory_free(memory[2]).unwrap();
         let graph = graphs.record_end(&queue).unwrap();
-        // What was recorded has not run.
+        // Recorded work has not run.
         driver.memory_free(memory[1]).unwrap();
         graphs.record_begin(&queue).unwrap();
         queue.fill(memory[0], 4096, &[2]).unwrap();
@@ -314,7 +314,7 @@ fn misuse_by_the_host_is_named_and_refused() {
     );
 }
 
-/// What a wrong driver does.
+/// The mistake of a wrong driver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrong {
     OutputOnFailure,
@@ -575,7 +575,8 @@ impl Layer for WrongDriver {
     }
 }
 
-/// What a host does that meets all of these. Answers are as wrong as the driver is: none is looked at.
+/// Makes the calls of a host that meets all of these mistakes. Answers are as wrong as the driver is:
+/// none is looked at.
 fn provoke(driver: &Driver, wrong: Wrong) {
     let queue = driver.queue_create(0, 0).unwrap();
     let other = driver.queue_create(0, 0).unwrap();

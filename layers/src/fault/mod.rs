@@ -53,7 +53,7 @@ impl Calls {
         }
     }
 
-    /// What happens at this call of an entry, and which call of it that is.
+    /// The fault of this call of an entry, and the number of the call among those of the entry.
     fn due(&self, entry: Entry) -> Option<(What, u64)> {
         let count = self.counts[entry as usize].fetch_add(1, Ordering::Relaxed) + 1;
         let all = self.all.fetch_add(1, Ordering::Relaxed) + 1;
@@ -92,7 +92,7 @@ impl Gate for Calls {
     type Pass<'gate> = ();
 
     fn pass(&self, next: &Next, entry: Entry, handles: Handles<'_>) -> Result<(), i32> {
-        // What is given back is given back, so that a host can clean up.
+        // Entries that give something back succeed, so that a host can clean up.
         if self.lost.load(Ordering::Relaxed) && !entry.gives_back() {
             return Err(lost());
         }
@@ -173,7 +173,7 @@ struct Limits {
     used: Mutex<Used>,
 }
 
-/// What is in use, in bytes, and each piece by address or handle.
+/// The bytes in use, and each piece of memory by address or handle.
 #[derive(Default)]
 struct Used {
     bytes: u64,

@@ -5,31 +5,31 @@ use outrigger_device::{Code, Error, Result};
 
 use crate::Entry;
 
-/// Which faults a driver is to have.
+/// The faults that a driver is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSpec {
-    /// Of what happens by chance.
+    /// The seed of all that happens by chance.
     pub seed: u64,
     /// Requests of more bytes are out of memory.
     pub above: Option<u64>,
     /// Requests beyond so many bytes in use are out of memory.
     pub total: Option<u64>,
-    /// What happens at which calls.
+    /// The faults of single calls.
     pub rules: Vec<Rule>,
 }
 
-/// What happens at which calls.
+/// A rule that gives some calls a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// `None` for any entry.
     pub entry: Option<Entry>,
-    /// At which of its calls.
+    /// The calls of the entry that get the fault.
     pub when: When,
-    /// What happens.
+    /// The fault.
     pub what: What,
 }
 
-/// At which calls, counted from 1.
+/// The calls of a rule, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// At the n-th.
@@ -40,7 +40,7 @@ pub enum When {
     Percent(u8),
 }
 
-/// What happens.
+/// A fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The call fails and does nothing.

@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 const LONGEST: u32 = 64 << 20;
 /// Bytes of memory are cut into pieces of this size.
 pub(super) const PIECE: usize = 16 << 20;
-/// How deep lists may lie in lists.
+/// The depth to which lists may lie in lists.
 const DEPTH: u32 = 8;
 
 /// An argument or an output of a call.
@@ -47,14 +47,14 @@ pub enum Record {
     Header {
         /// The name of the driver, as `"host"`.
         driver: String,
-        /// Its version.
+        /// The version of the driver.
         version: String,
         /// For each device, whether the host sees its memory.
         visible: Vec<bool>,
     },
     /// A call began.
     Call {
-        /// Which one, from 0.
+        /// The number of the call, from 0.
         number: u64,
         /// Of which entry.
         entry: Entry,
@@ -64,11 +64,11 @@ pub enum Record {
     },
     /// A call returned.
     Return {
-        /// Which one.
+        /// The number of the call.
         number: u64,
-        /// What it answered.
+        /// The code that the call answered.
         code: i32,
-        /// What it wrote into its outputs.
+        /// The values that the call wrote into its outputs.
         outputs: Vec<Value>,
     },
     /// A host call ran, or the work of a copy.
@@ -86,23 +86,23 @@ pub enum Record {
         number: u64,
         /// Whether it is the destination.
         destination: bool,
-        /// Where in the memory the piece begins.
+        /// The offset in the memory at which the piece begins.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// It is no recording, or of another version.
+    /// The file is no recording, or one of another version.
     Foreign(String),
-    /// It was altered: a record does not have its checksum, or makes no sense.
+    /// The file was altered: a record does not have its checksum, or makes no sense.
     Damaged {
-        /// Where the record begins, in bytes.
+        /// The offset at which the record begins, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The problem of the record.
         problem: &'static str,
     },
     /// The system could not read it.
@@ -367,7 +367,7 @@ impl<R> fmt::Debug for Reader<R> {
     }
 }
 
-/// What is left of a body.
+/// The rest of a body.
 struct Cursor<'a> {
     rest: &'a [u8],
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::format::Value;
 
-/// Where a function lies: the file, how far behind its start in memory, and the file's CRC-32.
+/// The place of a function: the file, how far behind its start in memory, and the file's CRC-32.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) file: PathBuf,
@@ -87,7 +87,7 @@ fn object_of(address: *const c_void) -> Option<(PathBuf, usize)> {
     Some((path.canonicalize().ok()?, info.dli_fbase.addr()))
 }
 
-/// Where a file is loaded in this process.
+/// The address at which a file is loaded in this process.
 fn base_of(file: &Path) -> Option<usize> {
     struct Search<'a> {
         file: &'a Path,

@@ -1,5 +1,5 @@
-//! What the layer `record` puts into the host's work: host calls around copies, and itself between the driver and the
-//! host's calls.
+//! Calls that the layer `record` puts into the host's work: host calls around copies, and itself between the driver
+//! and the host's calls.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -18,7 +18,7 @@ pub(super) struct Hooks {
     shared: Arc<Shared>,
     /// The queues on which graphs are being recorded, and whether an end of it has failed. It may be over then (R32).
     recordings: Mutex<HashMap<usize, bool>>,
-    /// How many they are.
+    /// The number of these queues.
     count: AtomicUsize,
     /// Hooks of work that is kept in a graph and may run again. They live until the driver is closed.
     kept: Mutex<Vec<Kept>>,
@@ -296,7 +296,7 @@ mod tests {
         event.record(&first).unwrap();
         second.wait_event(&event).unwrap();
         second.host_call(|_| Ok(())).unwrap();
-        // This is no end: the recording goes on.
+        // The recording does not end here: it goes on.
         assert!(graphs.record_end(&second).is_err());
         call();
         assert_eq!(hooks(), 2);

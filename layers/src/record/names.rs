@@ -8,7 +8,7 @@ use super::format::Value;
 /// The number of the driver itself.
 pub(super) const DRIVER: u32 = 0;
 
-/// What is alive, by handle and by address.
+/// The live objects and memory, by handle and by address.
 #[derive(Debug)]
 pub(super) struct Names {
     objects: HashMap<usize, u32>,

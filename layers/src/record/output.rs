@@ -13,7 +13,7 @@ thread_local! {
     pub(super) static CALL: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What work that runs later writes to as well.
+/// The part of the output that work which runs later writes to as well.
 pub(super) struct Shared {
     file: Mutex<Output>,
 }

@@ -62,7 +62,7 @@ struct Recorder {
     order: Mutex<()>,
 }
 
-/// What was forgotten before a call that destroys it.
+/// The names that were forgotten before a call that destroys their object.
 enum Gone {
     Nothing,
     Object(usize, u32),
@@ -122,7 +122,7 @@ fn made(entry: Entry, arguments: &[Value]) -> u64 {
     }
 }
 
-/// What an entry's arguments lead to, where it takes two of them to know.
+/// Fills in the values that an entry's arguments lead to, where it takes two of them to know.
 ///
 /// # Safety
 /// The contract's rules for the arguments.

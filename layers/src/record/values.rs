@@ -1,4 +1,4 @@
-//! How arguments are written: handles and addresses by name, the targets of pointers by value. This
+//! Arguments as they are written: handles and addresses by name, the targets of pointers by value. This
 //! module reads only what the contract lets a driver read.
 
 use std::ffi::{CStr, c_char, c_void};
@@ -10,7 +10,7 @@ use super::names::Names;
 
 /// An argument of an entry.
 pub(super) trait Argument: Copy {
-    /// What is written when the call begins. `name` is that of the argument.
+    /// The value that is written when the call begins. `name` is that of the argument.
     ///
     /// # Safety
     /// What it points to is as the contract says.
@@ -21,7 +21,7 @@ pub(super) trait Argument: Copy {
         0
     }
 
-    /// What the call has written, after it succeeded; `size` is that of memory which it made.
+    /// The value that the call has written, after it succeeded; `size` is that of memory which it made.
     ///
     /// # Safety
     /// The call succeeded with this argument.
@@ -235,7 +235,7 @@ impl Argument for *const sys::otr_ipc_handle {
     }
 }
 
-/// How many ranks there are, and which one this is: what a recording says of a communicator.
+/// The number of ranks, and the own rank, are what a recording says of a communicator.
 impl Argument for *const sys::otr_comm_params {
     unsafe fn input(self, _: &Names, _: &str) -> Value {
         // SAFETY: NULL, or the struct.

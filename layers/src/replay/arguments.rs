@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 use crate::record::Value;
 
-/// Why a call is not replayed.
+/// The reason why a call is not replayed.
 pub(super) type Skip = &'static str;
 
-/// What stands for the objects and memory of the recording.
+/// The objects and memory that stand for those of the recording.
 #[derive(Default)]
 pub(super) struct Things {
     pub(super) objects: HashMap<u32, u64>,
@@ -48,7 +48,7 @@ impl Things {
     }
 }
 
-/// What lives as long as a call: places for outputs, and structs.
+/// The values that live as long as a call: places for outputs, and structs.
 #[derive(Default)]
 pub(super) struct Frame {
     /// No entry has more outputs. They stay where they are while the frame lives.
@@ -70,7 +70,7 @@ impl Frame {
         slot.as_ptr().cast()
     }
 
-    /// What was written into the places, in their order.
+    /// The values that were written into the places, in their order.
     pub(super) fn written(&self) -> impl Iterator<Item = u64> + '_ {
         self.slots.iter().take(self.used).map(Cell::get)
     }

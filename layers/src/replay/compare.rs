@@ -15,25 +15,25 @@ pub struct Difference {
     pub step: usize,
     /// The number of the call in the first recording.
     pub number: u64,
-    /// Its entry.
+    /// The entry of the call.
     pub entry: Entry,
-    /// What differs.
+    /// The difference.
     pub kind: DifferenceKind,
 }
 
-/// What differs: expected first, found second.
+/// A difference: expected first, found second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DifferenceKind {
     /// The codes that the call answered.
     Code(i32, i32),
-    /// What a copy gave: the first byte that differs, and both of its values; and of how many bytes how many
-    /// differ.
+    /// The bytes that a copy gave: the first one that differs, with both of its values, and the number of
+    /// those that differ.
     Bytes {
         /// The first byte that differs.
         at: usize,
-        /// Its values, expected and found.
+        /// The values of that byte, expected and found.
         values: (u8, u8),
-        /// How many bytes differ.
+        /// The number of bytes that differ.
         differing: usize,
         /// Of how many.
         of: usize,

@@ -16,7 +16,7 @@ use crate::record::Value;
 use crate::record::function::Place;
 use crate::{Entry, Next};
 
-/// How a recording is replayed.
+/// The choices that a replay of a recording has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplayOptions {
     /// Whether to run host functions that were launched as kernels. They are found by their place in a
@@ -26,19 +26,19 @@ pub struct ReplayOptions {
     pub define_memory: bool,
 }
 
-/// What a run of a recording gave.
+/// The outcome of a run of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     /// For each call, in the order of the recording.
     pub results: Vec<CallResult>,
 }
 
-/// What one call gave.
+/// The outcome of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallResult {
-    /// What it answered; `None` if it was not replayed.
+    /// The code that the call answered; `None` if it was not replayed.
     pub code: Option<i32>,
-    /// Why it was not replayed.
+    /// The reason why the call was not replayed.
     pub skipped: Option<&'static str>,
     /// For a copy to host memory, what was there when the host could first know that it was.
     pub read: Option<Vec<u8>>,
@@ -87,12 +87,12 @@ struct Player {
     next: Next,
     options: ReplayOptions,
     things: Things,
-    /// What is alive and by which entry it was made, in the order of making.
+    /// The live objects with the entries that made them, in the order of making.
     alive: BTreeMap<u64, (Entry, u64)>,
     made: u64,
     host: Vec<HostMemory>,
     pending: Vec<Pending>,
-    /// Which call's host call is which piece of host memory.
+    /// The piece of host memory of each call's host call.
     calls: Vec<(usize, usize)>,
     /// Queues with work that nobody has waited for.
     busy: HashSet<u64>,
@@ -261,7 +261,7 @@ impl Player {
                     true
                 }
                 Some(_) => false,
-                // It failed when it was recorded: what it made now is given back at the end.
+                // A call that failed when it was recorded gives back at the end what it made now.
                 None => at + 1 == written.len(),
             };
             if is_thing && given_by(step.entry) != step.entry {

@@ -12,7 +12,7 @@ use crate::record::{ReadError, Reader, Record, Value, Writer};
 pub struct Recording {
     /// The name of the driver that was recorded.
     pub driver: String,
-    /// Its version.
+    /// The version of the driver.
     pub version: String,
     /// For each device, whether the host sees its memory.
     pub visible: Vec<bool>,
@@ -25,15 +25,15 @@ pub struct Recording {
 /// One call.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its number in the first recording.
+    /// The number of the call in the first recording.
     pub number: u64,
     /// Of which entry.
     pub entry: Entry,
     /// The inputs.
     pub arguments: Vec<Value>,
-    /// What it answered; `None` for a call that never returned.
+    /// The code that the call answered; `None` for a call that never returned.
     pub code: Option<i32>,
-    /// What it wrote.
+    /// The values that the call wrote.
     pub outputs: Vec<Value>,
     /// For a host call, each time it was called: the failure before it, and its outcome.
     pub ran: Vec<(i32, i32)>,

@@ -22,7 +22,7 @@ use crate::entries::entries;
 use crate::{Entry, Layer, Next};
 use writer::Timeline;
 
-/// What the slices of this layer are.
+/// The kind of all slices of this layer.
 const KIND: &str = "driver";
 
 /// The layer that writes the timeline of a driver into a new file. An old file is replaced.
@@ -100,7 +100,8 @@ entries!(traced);
 struct Work {
     timeline: Arc<Timeline>,
     state: Mutex<State>,
-    /// How many graphs are being recorded: what is submitted meanwhile may be kept instead of run.
+    /// The number of graphs that are being recorded: what is submitted meanwhile may be kept instead of
+    /// run.
     recordings: AtomicUsize,
 }
 
@@ -117,7 +118,7 @@ struct State {
 
 struct QueueTrack {
     track: Track,
-    /// Where its last command ended.
+    /// The time at which the last command of the queue ended.
     last: Mutex<u64>,
 }
 

@@ -119,7 +119,7 @@ impl Timeline {
 impl Drop for Timeline {
     fn drop(&mut self) {
         if let Some(file) = self.file.get_mut() {
-            // What follows the last comma closes the array. Without it the file opens all the same.
+            // The event behind the last comma closes the array. Without it the file opens all the same.
             let end = outrigger_trace::end(self.process);
             let _ = file.write_all(format!("{end}]\n").as_bytes());
         }

@@ -55,7 +55,7 @@ pub(super) struct Queue {
     pub(super) submitted: u64,
     /// Work up to here is known to have finished.
     pub(super) finished: u64,
-    /// What its next work comes after, by waits for events.
+    /// The work that the queue's next work comes after, by waits for events.
     pub(super) behind: Behind,
     /// The number of the recording that it began or has joined.
     pub(super) recording: Option<u32>,
@@ -68,10 +68,10 @@ pub(super) struct Queue {
 /// is.
 pub(super) type Behind = HashMap<(usize, u32), u64>;
 
-/// What some work is, and where memory that it uses begins, with its size.
+/// A use of memory: the name of the work, the first address, and the size.
 pub(super) type Used = (Arc<str>, u64, u64);
 
-/// What a launch of a graph uses, for each of its commands.
+/// The memory that a launch of a graph uses, for each of its commands.
 pub(super) type Commands = Vec<Vec<Used>>;
 
 /// A recording of a graph.
@@ -147,7 +147,7 @@ impl Books {
         (start.saturating_add(memory.size) > address).then_some(memory)
     }
 
-    /// Where memory that work may use ends, from an address on.
+    /// The end of the memory that work may use from an address on.
     fn usable_end(&self, address: u64) -> Option<u64> {
         let memory = self.memory.range(..=address).next_back();
         if let Some((start, memory)) = memory
@@ -267,7 +267,7 @@ impl Books {
         }
     }
 
-    /// Where an event is that was recorded on a queue just now, whose order is held.
+    /// The state of an event that was recorded on a queue just now, whose order is held.
     pub(super) fn recorded_on(&self, queue: usize) -> State {
         let Some(known) = self.queues.get(&queue) else {
             return State::Unknown;
@@ -292,7 +292,7 @@ impl Books {
         let own = ((recorded.queue, recorded.number), recorded.submitted);
         let others = recorded.behind.iter().map(|(&queue, &work)| (queue, work));
         let mut all: Vec<_> = others.chain([own]).collect();
-        // What is over need not be remembered, nor queues that are gone.
+        // Work that is over need not be remembered, nor queues that are gone.
         all.retain(|((queue, number), work)| {
             let queue = self.queues.get(queue);
             queue.is_some_and(|queue| queue.number == *number && queue.finished < *work)

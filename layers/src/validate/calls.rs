@@ -22,9 +22,10 @@ pub(super) struct HostCall {
     ran: AtomicBool,
     /// Whether it has returned, so that nobody looks at it any more.
     done: AtomicBool,
-    /// Its place among those of its queue; `None` in a graph, which calls it once for each launch.
+    /// The place of the call among those of its queue; `None` in a graph, which calls it once for each
+    /// launch.
     place: Option<Place>,
-    /// Which driver must not be called from it.
+    /// The driver that must not be called from the call.
     driver: usize,
     sink: Sink,
 }
@@ -83,7 +84,7 @@ impl HostCalls {
         let pointer = Arc::as_ptr(&call).cast_mut().cast();
         let mut calls = self.0.lock();
         calls.push_back(call);
-        // What never ran, and what a graph may call again, is kept as long as the driver.
+        // Calls that never ran, and those that a graph may make again, are kept as long as the driver.
         let over = |call: &Arc<HostCall>| call.place.is_some() && call.done.load(Ordering::Acquire);
         if calls.len() > KEPT && calls.front().is_some_and(over) {
             calls.pop_front();

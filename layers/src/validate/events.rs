@@ -24,14 +24,14 @@ pub(super) enum State {
     Unknown,
 }
 
-/// What an event was recorded on.
+/// The place at which an event was recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
     pub(super) queue: usize,
     /// Of the queue: a later one may have the same handle.
     pub(super) number: u32,
     pub(super) submitted: u64,
-    /// What that work comes after.
+    /// The work that the event's work comes after.
     pub(super) behind: Behind,
     pub(super) point: Point,
 }

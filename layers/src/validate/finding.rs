@@ -8,10 +8,10 @@ use std::sync::Arc;
 use outrigger_device::{Code, Error, Result};
 use parking_lot::Mutex;
 
-/// Who broke a rule.
+/// The side that broke a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// What calls the driver: Outrigger, or a host of the driver contract.
+    /// The caller of the driver: Outrigger, or a host of the driver contract.
     Host,
     /// The driver.
     Driver,
@@ -24,7 +24,7 @@ pub struct Finding {
     pub side: Side,
     /// The rule of `driver.h`, as `"R12"`.
     pub rule: &'static str,
-    /// What happened.
+    /// The finding, in words.
     pub text: String,
 }
 

@@ -1,9 +1,9 @@
 //! The layer `validate`: checks the rules of the contract on both sides while a host and a driver work
 //! together, and names the rule that was broken, and by whom.
 //!
-//! It sees calls, answers and host calls; it never sees what device work does. So every finding is a
-//! broken rule, but a rule can be broken without a finding. A call of the host that would be undefined
-//! is refused.
+//! The layer sees calls, answers and host calls; it never sees what device work does. So every finding
+//! is a broken rule, but a rule can be broken without a finding. A call of the host that would be
+//! undefined is refused.
 
 mod books;
 mod calls;

@@ -47,7 +47,7 @@ struct Rules {
     calls: HostCalls,
 }
 
-/// What is known of a queue when a call begins.
+/// The state of a queue when a call begins.
 struct Seen {
     number: u32,
     submitted: u64,
@@ -74,7 +74,7 @@ impl Rules {
         fail(code, message)
     }
 
-    /// What a queue was given so far. `None` for one that is not known.
+    /// The state of a queue now; `None` if the queue is not known.
     fn seen(&self, queue: usize) -> Option<Seen> {
         let order = Arc::clone(&self.books.lock().queues.get(&queue)?.order);
         let _order = order.lock();

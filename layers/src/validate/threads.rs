@@ -1,4 +1,4 @@
-//! What `validate` knows of a call by its thread: whether it comes from a host call (R27), whether it
+//! Facts that the thread of a call shows: whether it comes from a host call (R27), whether it
 //! uses an object that another thread destroys (R8), and whether a host call runs within a submission
 //! (R17).
 
@@ -86,7 +86,7 @@ fn destroyed(entry: Entry, handles: &[usize]) -> Option<usize> {
 pub(super) struct Pass<'gate> {
     calls: &'gate Mutex<Calls>,
     number: u64,
-    /// What this thread submitted to before.
+    /// The queue that this thread submitted to before.
     outer: usize,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Arrow {
     pub(crate) to: usize,
 }
 
-/// What is shown.
+/// The slices and tracks that are shown.
 #[derive(Default)]
 pub(crate) struct Timeline {
     pub(crate) processes: HashMap<u64, String>,

@@ -61,7 +61,7 @@ fn work_calls_memory_and_arrows_are_in_the_timeline() {
         driver.memory_free(memory).unwrap();
     }
     assert_eq!(back, [1; 4096]);
-    // What a process that is killed now leaves: an array without its end.
+    // A process that is killed now leaves an array without its end.
     let cut = std::fs::read_to_string(&path).unwrap();
     let cut = format!("{}]", cut.trim_end().trim_end_matches(','));
     assert!(events(&cut).len() > 20);

@@ -13,6 +13,7 @@ const IN_FORCE: &[&str] = &[
     "handles",
     "hooks",
     "drivers/kit",
+    "layers",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

@@ -161,7 +161,7 @@ impl Layer for Rules {
         if code != Code::OK.0 {
             books.queues.insert(queue.addr(), known);
         } else if known.recording.is_some() {
-            // What it began to record is given up (R33).
+            // The recording that the queue began is given up (R33).
             books.record_end(queue.addr());
         }
         code
@@ -198,8 +198,8 @@ impl Layer for Rules {
                 self.driver("R20", text);
             }
             self.finished("queue_synchronize", queue.addr(), &seen, 1, code);
-            // It has told of the failure, which is gone now. Where it tells of one, that may be of a later call, too,
-            // which another thread has made before the driver has looked.
+            // The call has told of the failure, which is gone now. If it tells of one, that may be of a later call,
+            // too, which another thread has made before the driver has looked.
             let mut book = seen.book.lock();
             let told = code != Code::OK.0;
             if book.failure.is_some_and(|(at, _)| told || at < seen.calls) {
