@@ -121,7 +121,7 @@ pub struct Capture {
     pasts: Pasts,
     /// The list of the device's captures, which has this one.
     listed: &'static Captures,
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
 }
 
 /// The pool of a capture, entered: none of its memory is lent out.
@@ -141,7 +141,7 @@ impl Drop for Inside {
     }
 }
 
-struct State {
+struct CaptureState {
     recorder: Recorder<Command>,
     store: Store,
     resources: Arc<Resources>,
@@ -210,7 +210,7 @@ impl Capture {
     }
 
     /// Makes a call in the capture; `None` if the capture has ended. It does not end during the call.
-    fn with<R>(&self, call: impl FnOnce(&mut State) -> Result<R>) -> Option<Result<R>> {
+    fn with<R>(&self, call: impl FnOnce(&mut CaptureState) -> Result<R>) -> Option<Result<R>> {
         let mut state = self.state.lock();
         if self.ended() {
             return None;
@@ -249,7 +249,7 @@ impl Capture {
     }
 }
 
-impl State {
+impl CaptureState {
     /// Records one command on a lane.
     fn push(
         &mut self,
@@ -391,7 +391,7 @@ impl Stream {
                 listed: captures,
                 state: Mutex::new(
                     Rank::Capture,
-                    State {
+                    CaptureState {
                         recorder,
                         store: Store::default(),
                         resources: Arc::new(Resources::new(Arc::clone(&inside.0))),
@@ -435,7 +435,7 @@ impl Stream {
             for lane in &state.lanes {
                 lane.stream.slot.leave();
             }
-            let empty = State {
+            let empty = CaptureState {
                 recorder: Recorder::default(),
                 store: Store::default(),
                 resources: Arc::new(Resources::new(Arc::clone(&capture.inside.0))),

@@ -149,7 +149,7 @@ struct Kept {
     holds: Vec<u64>,
     /// Blocks of the pool that the graph allocated, and that no node has freed.
     blocks: Vec<u64>,
-    users: Vec<User>,
+    users: Vec<UserData>,
 }
 
 /// A function of the host that gives the user data of a host function back.
@@ -157,7 +157,7 @@ pub type DestroyFn = unsafe extern "C" fn(*mut c_void);
 
 /// User data of a host function.
 #[derive(Debug)]
-struct User {
+struct UserData {
     user: usize,
     destroy: DestroyFn,
 }
@@ -197,7 +197,7 @@ impl Resources {
     pub(crate) fn own(&self, user: *mut c_void, destroy: Option<DestroyFn>) {
         if let Some(destroy) = destroy {
             let user = user as usize;
-            self.kept.lock().users.push(User { user, destroy });
+            self.kept.lock().users.push(UserData { user, destroy });
         }
     }
 

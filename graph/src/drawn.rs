@@ -11,7 +11,7 @@ use outrigger_device::Code;
 use crate::{Error, Result};
 
 /// A state of a generator: the seed or a token, and the offset of the next 128-bit output.
-pub(crate) type State = (u64, u64);
+pub(crate) type DrawState = (u64, u64);
 
 /// A source of random numbers.
 pub trait Generator: fmt::Debug + Send + Sync {
@@ -32,7 +32,7 @@ pub(crate) struct Drawn {
     /// The number that stands in place of the seed while the graph is recorded.
     pub(crate) token: u64,
     /// The state after what has been recorded so far.
-    pub(crate) at: State,
+    pub(crate) at: DrawState,
 }
 
 impl Drawn {
@@ -103,7 +103,7 @@ impl Generators {
     }
 
     /// Begins a replay: moves all generators on. Returns where each of them was before.
-    pub(crate) fn begin(&self) -> Vec<State> {
+    pub(crate) fn begin(&self) -> Vec<DrawState> {
         let taken = |one: &Drawn| if one.at.0 == one.token { one.at.1 } else { 0 };
         let all = || self.0.iter();
         let starts: Vec<_> = all()
@@ -118,7 +118,7 @@ impl Generators {
 
     /// Adds what a child does to its generators, which comes after all that is done here. Returns where the child's
     /// generators are before it.
-    pub(crate) fn adopt(&mut self, child: &Self) -> Vec<State> {
+    pub(crate) fn adopt(&mut self, child: &Self) -> Vec<DrawState> {
         let mut places = Vec::with_capacity(child.0.len());
         for one in &child.0 {
             let same = |other: &Drawn| match one.generator.id() {
@@ -139,7 +139,7 @@ impl Generators {
     }
 
     /// The state that a recorded state becomes if the generators begin at `starts`.
-    fn after(&self, (seed, offset): State, starts: &[State]) -> State {
+    fn after(&self, (seed, offset): DrawState, starts: &[DrawState]) -> DrawState {
         match self.find(seed) {
             Some(index) => {
                 let start = starts[index as usize];

@@ -1,9 +1,9 @@
 //! Executable graphs: replays, bindings, updates and destruction.
 //!
 //! Replays of one executable graph run in the order in which they were submitted, also on different streams: a replay
-//! waits for the one before it. What replays use is given back only after the last replay has finished. `State::last`
-//! names the stream of that replay, and is set before the first command is submitted. So a submission that fails
-//! half-way is waited for, too.
+//! waits for the one before it. What replays use is given back only after the last replay has finished.
+//! `ExecState::last` names the stream of that replay, and is set before the first command is submitted. So a submission
+//! that fails half-way is waited for, too.
 //!
 //! Replays, bindings and updates take turns. A turn is held over calls of the driver, but never over a call of the
 //! host. That is why memory is asked for before a turn, and given back after it.
@@ -19,13 +19,13 @@ use outrigger_device::{Code, CopyKind};
 use outrigger_locks::{Mutex, MutexGuard, Rank};
 use outrigger_ops::{FailedOperator, parallel};
 
-use bind::{Slot, check_slots, slot_ranges, slots_of, unbind};
+use bind::{Bindable, check_slots, slot_ranges, slots_of, unbind};
 
 use crate::capture::Stream;
 use crate::dag::NodeId;
 use crate::data::{GraphData, Work};
 use crate::graph::Graph;
-use crate::launch::{Block, Header, replay};
+use crate::launch::{Header, LaunchBlock, replay};
 use crate::memory::{Device, Replayed};
 use crate::native::{self, Native};
 use crate::program::{Patch, Program};
@@ -93,7 +93,7 @@ pub struct GraphExec {
     replays: AtomicU64,
     /// The operators that a replay runs, to be counted. An update changes none of them.
     replayed: Box<[Replayed]>,
-    turn: Mutex<State>,
+    turn: Mutex<ExecState>,
     shown: Mutex<Shown>,
 }
 
@@ -106,7 +106,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(data: &Arc<GraphData>, schedule: &Arc<Schedule>, slots: &[Slot]) -> Self {
+    fn new(data: &Arc<GraphData>, schedule: &Arc<Schedule>, slots: &[Bindable]) -> Self {
         Self {
             data: Arc::clone(data),
             schedule: Arc::clone(schedule),
@@ -116,7 +116,7 @@ impl Shown {
 }
 
 #[derive(Debug)]
-struct State {
+struct ExecState {
     data: Arc<GraphData>,
     schedule: Arc<Schedule>,
     program: Arc<Program>,
@@ -124,7 +124,7 @@ struct State {
     native: Option<Native>,
     /// The gates of the pools whose memory the nodes use.
     gates: Arc<[PoolGate]>,
-    slots: Vec<Slot>,
+    slots: Vec<Bindable>,
     /// Bindings that may not have been written into the blocks yet, each with the number of the first submission that
     /// carries it.
     pending: Vec<(u64, Patch)>,
@@ -138,7 +138,7 @@ struct State {
 
 /// A turn of an executable graph, inside the pools of its memory: none of that memory is lent out.
 struct Turn<'a> {
-    state: MutexGuard<'a, State>,
+    state: MutexGuard<'a, ExecState>,
 }
 
 impl Drop for Turn<'_> {
@@ -189,7 +189,7 @@ impl Graph {
         };
         let shown = Shown::new(&data, &schedule, &slots);
         let replayed = replayed(&data, &schedule);
-        let state = State {
+        let state = ExecState {
             gates: data.gates().into(),
             data,
             schedule,
@@ -290,7 +290,7 @@ impl GraphExec {
     }
 
     /// Submits a replay to a stream.
-    fn submit(&self, state: &mut State, stream: &Stream) -> Result<()> {
+    fn submit(&self, state: &mut ExecState, stream: &Stream) -> Result<()> {
         state.last = Some(stream.id());
         state.submissions += 1;
         let number = state.submissions;
@@ -311,7 +311,7 @@ impl GraphExec {
                     number,
                     patches: 0,
                 };
-                let mut block = Block::new(header);
+                let mut block = LaunchBlock::new(header);
                 patches.for_each(|patch| block.push(patch));
                 let report = state_report(&mut state.reports, stream);
                 let cost = u32::try_from(state.schedule.cost_ns).unwrap_or(u32::MAX);
@@ -428,7 +428,7 @@ impl Look<'_> {
             };
             let report = state_report(&mut state.reports, self.stream);
             // SAFETY: as in `GraphExec::submit`; no replay is running.
-            Block::new(header).finish(report, |args| unsafe {
+            LaunchBlock::new(header).finish(report, |args| unsafe {
                 self.stream.launch_host(replay, args, 0, c"graph")
             })?;
         } else {
@@ -649,7 +649,7 @@ fn state_report(
     Arc::as_ptr(stream.failed_operator())
 }
 
-impl State {
+impl ExecState {
     /// Makes a stream wait for the latest replay, if that was on another stream. Refuses if memory that a replay would
     /// use sleeps.
     fn order(&self, stream: &Stream) -> Result<()> {

@@ -80,7 +80,7 @@ impl GraphExec {
         let mut look = self.look(stream)?;
         let program = look.program()?;
         let native = look.native()?;
-        let memory = Memory::of(&program);
+        let memory = BufferMemory::of(&program);
         let saved = memory.save(&mut look)?;
         let (mut replay, mut alone) = (Duration::MAX, Duration::MAX);
         let mut launched = native.as_ref().map(|_| Duration::MAX);
@@ -192,7 +192,7 @@ fn described(data: &GraphData, times: &[Timed]) -> Value {
 
 /// Runs the nodes in recorded order and as a replay does. Returns the first node that writes something else in a replay.
 fn compare(look: &mut Look<'_>, program: &Program) -> Result<Option<NodeId>> {
-    let memory = Memory::of(program);
+    let memory = BufferMemory::of(program);
     let nodes = || program.data.graph.nodes().map(|(id, _)| id);
     let mut recorded = HashMap::new();
     let mut replayed = HashMap::new();
@@ -232,13 +232,13 @@ fn last_writer(graph: &Dag<Command>, buffer: u32) -> Option<NodeId> {
 }
 
 /// The bytes of a graph's buffers, and of the memory that is bound in place of them.
-struct Memory<'a> {
+struct BufferMemory<'a> {
     data: &'a GraphData,
-    ranges: Vec<Range>,
+    ranges: Vec<BufferRange>,
 }
 
 /// The bytes of a buffer, or of the memory that is bound in place of it.
-struct Range {
+struct BufferRange {
     buffer: u32,
     address: u64,
     size: u64,
@@ -246,14 +246,14 @@ struct Range {
     seen: bool,
 }
 
-impl<'a> Memory<'a> {
+impl<'a> BufferMemory<'a> {
     fn of(program: &'a Program) -> Self {
         let data = &*program.data;
         let buffers = || (0..).zip(data.graph.buffers());
         // A buffer that shares memory with a transient one is not compared: where nobody writes, it holds what the
         // transient one left, and in recorded order dead nodes leave something there, too.
         let transient = || data.graph.buffers().iter().filter(|one| one.transient);
-        let recorded = buffers().map(|(buffer, one)| Range {
+        let recorded = buffers().map(|(buffer, one)| BufferRange {
             buffer,
             address: one.address,
             size: one.size,
@@ -268,7 +268,7 @@ impl<'a> Memory<'a> {
             let reached = buffers().filter(|(_, one)| {
                 address < one.address + one.size && one.address < address + size
             });
-            ranges.extend(reached.map(|(buffer, _)| Range {
+            ranges.extend(reached.map(|(buffer, _)| BufferRange {
                 buffer,
                 address: now,
                 size,
@@ -299,7 +299,7 @@ impl<'a> Memory<'a> {
                 .filter(|access| access.writes)
                 .map(|access| access.buffer)
                 .collect();
-            let touched = |range: &&Range| written.contains(&range.buffer);
+            let touched = |range: &&BufferRange| written.contains(&range.buffer);
             for range in self.ranges.iter().filter(touched) {
                 hasher.write(&range.read(look)?);
             }
@@ -308,7 +308,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-impl Range {
+impl BufferRange {
     fn read(&self, look: &mut Look<'_>) -> Result<Vec<u8>> {
         // SAFETY: the graph and its bindings keep their memory alive, and nothing runs during a look but what the look
         // itself waits for.

@@ -23,7 +23,7 @@ pub(super) struct Header {
 }
 
 /// # Safety
-/// - `args` is a block of [`Block::finish`], whose program and report are alive.
+/// - `args` is a block of [`LaunchBlock::finish`], whose program and report are alive.
 /// - The contract of [`Program::run`] holds for the program.
 pub(super) unsafe extern "C" fn replay(args: *const c_void, _size: u32, bias: i64) -> i32 {
     // SAFETY: this function's contract. A launch may have copied the block to any address (R30), so it is read
@@ -53,13 +53,13 @@ fn report(program: &Program, report: &FailedOperator) {
 }
 
 /// The argument block of a replay. It lies on the stack if it is small.
-pub(super) struct Block {
+pub(super) struct LaunchBlock {
     header: Header,
     few: arrayvec::ArrayVec<Patch, PATCHES>,
     many: Vec<Patch>,
 }
 
-impl Block {
+impl LaunchBlock {
     pub(super) fn new(header: Header) -> Self {
         Self {
             header,

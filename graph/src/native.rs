@@ -27,7 +27,7 @@ use crate::{Error, Result};
 pub(super) struct Native {
     /// Work is only recorded on this queue, and never runs on it.
     queue: Queue,
-    recorded: Recorded,
+    recorded: NativeRecording,
     commands: Commands,
     report: Report,
 }
@@ -36,7 +36,7 @@ pub(super) struct Native {
 type Report = Arc<AtomicPtr<FailedOperator>>;
 
 #[derive(Debug)]
-struct Recorded {
+struct NativeRecording {
     graph: NativeGraph,
     calls: HostSteps,
 }
@@ -301,7 +301,7 @@ unsafe fn record(
     (queue, report): (&Queue, &Report),
     program: &Program,
     nodes: &[NodeId],
-) -> Result<Recorded> {
+) -> Result<NativeRecording> {
     let missing = || Error::new(Code::INTERNAL, "the driver's graphs have vanished");
     let graphs = device.door().driver().native_graphs().ok_or_else(missing)?;
     let mut calls = HostSteps::new();
@@ -318,7 +318,7 @@ unsafe fn record(
     let graph = graphs.record_end(queue);
     kept?;
     let graph = graph?;
-    Ok(Recorded { graph, calls })
+    Ok(NativeRecording { graph, calls })
 }
 
 /// Submits a node to a queue that records. Returns the user data of a host call.

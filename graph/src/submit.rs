@@ -12,7 +12,7 @@ use crate::dag::{Kind, NodeId};
 use crate::data::Work;
 use crate::kernel::DeviceKernel;
 use crate::program::Program;
-use crate::program::conditional::{self, Condition};
+use crate::program::conditional::{self, StoredCondition};
 use crate::steps;
 use crate::timeline::Timeline;
 use crate::{Error, Result};
@@ -182,7 +182,7 @@ pub(super) unsafe fn submit_node(stream: &Timeline, program: &Program, id: NodeI
     };
     // SAFETY: this function's contract: no replay changes the blocks meanwhile.
     let block = unsafe { program.block(command.words.clone()) };
-    let (bodies, condition) = (&program.bodies[index], Condition::of(block));
+    let (bodies, condition) = (&program.bodies[index], StoredCondition::of(block));
     let condition =
         condition.ok_or_else(|| Error::new(Code::INTERNAL, "a condition without a block"))?;
     let followed = condition.follow::<Stop>(

@@ -10,7 +10,7 @@ use outrigger_device::{Code, CopyKind, DType, HostFn};
 use outrigger_ops::{Call, OperatorId};
 
 use super::place::{CapturedMark, Refusal};
-use super::{Capture, LaneState, State, Stream, error};
+use super::{Capture, CaptureState, LaneState, Stream, error};
 use crate::buffers::Resolver;
 use crate::data::{ConditionalKind, DestroyFn, Store};
 use crate::drawn::{Drawn, Generator, refuse_recorded_state, token};
@@ -109,7 +109,7 @@ impl Recording<'_> {
 
 /// A capture during one call, which records its steps.
 pub struct Steps<'a> {
-    state: &'a mut State,
+    state: &'a mut CaptureState,
     capture: &'a Arc<Capture>,
     lane: Lane,
 }

@@ -15,12 +15,12 @@ use crate::recorder::{Lane, Mark};
 #[derive(Debug)]
 pub(super) struct CaptureSlot {
     active: AtomicBool,
-    place: Mutex<Place>,
+    place: Mutex<CapturePlace>,
 }
 
 /// The state of a stream's place.
 #[derive(Debug)]
-enum Place {
+enum CapturePlace {
     /// The stream does not capture.
     Free,
     /// A lane of a capture.
@@ -41,7 +41,7 @@ impl Default for CaptureSlot {
     fn default() -> Self {
         Self {
             active: AtomicBool::new(false),
-            place: Mutex::new(Rank::CapturePlace, Place::Free),
+            place: Mutex::new(Rank::CapturePlace, CapturePlace::Free),
         }
     }
 }
@@ -60,8 +60,8 @@ impl CaptureSlot {
     /// Calls `with` if the stream has a place.
     pub(super) fn with<R>(&self, with: impl FnOnce(&Arc<Capture>, Lane) -> R) -> Option<R> {
         match &*self.place.lock() {
-            Place::Lane(capture, lane) => Some(with(capture, *lane)),
-            Place::Free | Place::Closed => None,
+            CapturePlace::Lane(capture, lane) => Some(with(capture, *lane)),
+            CapturePlace::Free | CapturePlace::Closed => None,
         }
     }
 
@@ -70,14 +70,14 @@ impl CaptureSlot {
     pub(super) fn take(&self, make: impl FnOnce() -> (Arc<Capture>, Lane)) -> Result<(), Refusal> {
         let mut place = self.place.lock();
         match *place {
-            Place::Free => {
+            CapturePlace::Free => {
                 let (capture, lane) = make();
-                *place = Place::Lane(capture, lane);
+                *place = CapturePlace::Lane(capture, lane);
                 self.active.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Place::Lane(..) => Err(Refusal::Taken),
-            Place::Closed => Err(Refusal::Closed),
+            CapturePlace::Lane(..) => Err(Refusal::Taken),
+            CapturePlace::Closed => Err(Refusal::Closed),
         }
     }
 
@@ -85,15 +85,15 @@ impl CaptureSlot {
     pub(super) fn leave(&self) {
         let mut place = self.place.lock();
         self.active.store(false, Ordering::Relaxed);
-        *place = Place::Free;
+        *place = CapturePlace::Free;
     }
 
     /// Refuses all captures from here on. Returns false if the stream captures: then nothing has changed.
     pub(super) fn close(&self) -> bool {
         let mut place = self.place.lock();
-        let closes = !matches!(*place, Place::Lane(..));
+        let closes = !matches!(*place, CapturePlace::Lane(..));
         if closes {
-            *place = Place::Closed;
+            *place = CapturePlace::Closed;
         }
         closes
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use outrigger_device::Code;
 use outrigger_ops::{Call, Scalar, numbers, packed};
 
-use super::{GraphExec, Shown, State, threads};
+use super::{ExecState, GraphExec, Shown, threads};
 use crate::data::{Command, GraphData, NamedThing, Work};
 use crate::graph::Graph;
 use crate::memory::Device;
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// A named buffer, scalar or argument.
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(super) struct Bindable {
     pub(super) name: String,
     pub(super) what: NamedThing,
     /// The base of the allocation that is bound in place of the recorded one. It is held.
@@ -27,8 +27,8 @@ pub(super) struct Slot {
     pub(super) bytes: Option<Box<[u8]>>,
 }
 
-pub(super) fn slot_ranges(slots: &[Slot]) -> Vec<(u64, u64)> {
-    let range = |slot: &Slot| match slot.what {
+pub(super) fn slot_ranges(slots: &[Bindable]) -> Vec<(u64, u64)> {
+    let range = |slot: &Bindable| match slot.what {
         NamedThing::Buffer { address, size } => (address, size),
         NamedThing::Scalar { .. } | NamedThing::Argument { .. } => (0, 0),
     };
@@ -36,7 +36,7 @@ pub(super) fn slot_ranges(slots: &[Slot]) -> Vec<(u64, u64)> {
 }
 
 /// Refuses a named buffer that a node uses at addresses which are not known: those cannot be changed.
-pub(super) fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
+pub(super) fn check_slots(data: &GraphData, slots: &[Bindable]) -> Result<()> {
     for slot in slots {
         let NamedThing::Buffer { address, size } = slot.what else {
             continue;
@@ -68,7 +68,7 @@ pub(super) fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
 
 /// The thing that a name stands for in a graph of the same shape: the buffer at the places where the addresses of the
 /// old one were recorded. `None` if the addresses at these places are not of one buffer.
-fn moved(slot: &Slot, from: &GraphData, to: &GraphData) -> Option<NamedThing> {
+fn moved(slot: &Bindable, from: &GraphData, to: &GraphData) -> Option<NamedThing> {
     let NamedThing::Buffer { address, size } = slot.what else {
         return Some(slot.what);
     };
@@ -87,10 +87,10 @@ fn moved(slot: &Slot, from: &GraphData, to: &GraphData) -> Option<NamedThing> {
         })
 }
 
-pub(super) fn slots_of(data: &GraphData) -> Vec<Slot> {
+pub(super) fn slots_of(data: &GraphData) -> Vec<Bindable> {
     data.names
         .iter()
-        .map(|one| Slot {
+        .map(|one| Bindable {
             name: one.name.clone(),
             what: one.what,
             bound: None,
@@ -144,7 +144,7 @@ impl GraphExec {
     ) -> Result<(Option<u64>, Option<u64>, Result<()>)> {
         let mut state = self.turn.lock();
         let state = &mut *state;
-        let Some(Slot {
+        let Some(Bindable {
             what:
                 NamedThing::Buffer {
                     address: recorded,
@@ -201,7 +201,7 @@ impl GraphExec {
     pub fn bind_scalar(&self, slot: u32, value: Scalar) -> Result<()> {
         let mut state = self.turn.lock();
         let state = &mut *state;
-        let Some(&Slot {
+        let Some(&Bindable {
             what: NamedThing::Scalar { node: id, index },
             ..
         }) = state.slots.get(slot as usize)
@@ -291,7 +291,7 @@ impl GraphExec {
     pub fn bind_argument(&self, slot: u32, value: &[u8]) -> Result<()> {
         let mut state = self.turn.lock();
         let state = &mut *state;
-        let Some(Slot {
+        let Some(Bindable {
             what: NamedThing::Argument { first, size },
             bytes,
             name,
@@ -353,14 +353,14 @@ impl GraphExec {
             .same_shape(&data.graph, same_command)
             .map_err(|difference| differ(difference.to_string()))?;
         let slots = if data.names.is_empty() {
-            let moved = |slot: &Slot| {
+            let moved = |slot: &Bindable| {
                 let what = moved(slot, &state.data, &data).ok_or_else(|| {
                     differ(format!(
                         "the addresses of '{}' are not in one buffer there: name its buffers",
                         slot.name
                     ))
                 })?;
-                Ok(Slot {
+                Ok(Bindable {
                     name: slot.name.clone(),
                     what,
                     bound: None,
@@ -372,7 +372,7 @@ impl GraphExec {
             slots.collect::<Result<Vec<_>>>()?
         } else {
             let slots = slots_of(&data);
-            let names = |slots: &[Slot]| -> Vec<String> {
+            let names = |slots: &[Bindable]| -> Vec<String> {
                 slots.iter().map(|slot| slot.name.clone()).collect()
             };
             if names(&slots) != names(&state.slots) {
@@ -414,7 +414,7 @@ impl GraphExec {
     }
 }
 
-impl State {
+impl ExecState {
     fn push_pending(&mut self, patch: Patch) {
         self.pending.retain(|(_, old)| old.target != patch.target);
         self.pending.push((self.submissions + 1, patch));

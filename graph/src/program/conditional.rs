@@ -33,14 +33,14 @@ pub(crate) fn conditional_block(
 
 /// A conditional's block, read.
 #[derive(Clone, Copy)]
-pub(crate) struct Condition {
+pub(crate) struct StoredCondition {
     /// The address of the predicate, and its dtype.
     pub(crate) predicate: u64,
     pub(crate) dtype: DType,
     kind: u64,
 }
 
-impl Condition {
+impl StoredCondition {
     pub(crate) fn of(block: &[u64]) -> Option<Self> {
         let &[predicate, kind, ..] = block else {
             return None;
@@ -103,7 +103,7 @@ pub(crate) unsafe fn value(pointer: *const u8, dtype: DType) -> i64 {
 pub(crate) unsafe extern "C" fn conditional(args: *const c_void, _size: u32, bias: i64) -> i32 {
     // SAFETY: this function's contract: a block of `conditional_block` has four words.
     let block = unsafe { words::<4>(args) };
-    let Some(condition) = Condition::of(&block) else {
+    let Some(condition) = StoredCondition::of(&block) else {
         return Code::INTERNAL.0;
     };
     let [_, _, bodies, count] = block;
