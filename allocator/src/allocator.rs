@@ -388,8 +388,8 @@ impl<B: Backend> Allocator<B> {
                 streams,
                 owner,
             } => self.defer(Waiter::Block { arena: id, block }, &streams, owner),
-            Next::Retire => {
-                self.pending.lock().retire(id);
+            Next::Leave => {
+                self.pending.lock().leave(id);
                 self.poll_if_free();
             }
         }

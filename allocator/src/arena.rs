@@ -21,7 +21,7 @@ use crate::config::{Class, Request};
 use crate::index::Index;
 use crate::lists::FreeLists;
 use crate::quick::Quick;
-use crate::segment::{Kind, Segments};
+use crate::segment::{SegmentKind, Segments};
 use crate::tally::Tally;
 use crate::{Allocation, Config, FreeError, Freed, PoolId, StreamId};
 
@@ -55,8 +55,8 @@ pub(crate) enum Next {
         streams: Vec<StreamId>,
         owner: Option<StreamId>,
     },
-    /// Retire the arena: memory of a released pool is idle.
-    Retire,
+    /// Let idle memory of the arena leave: its pool was released.
+    Leave,
 }
 
 /// The free blocks of one class.
@@ -216,7 +216,10 @@ impl Arena {
     fn hand_out(&mut self, id: u32, request: &Request) -> Allocation {
         let found = self.blocks[id].size;
         if found > request.size {
-            let fixed = matches!(self.segments[self.blocks[id].segment].kind, Kind::Fixed);
+            let fixed = matches!(
+                self.segments[self.blocks[id].segment].kind,
+                SegmentKind::Fixed
+            );
             if self.config.splits(request, found - request.size, fixed) {
                 let rest = self.split(id, request.size);
                 self.list(rest);
@@ -247,9 +250,9 @@ impl Arena {
     /// Pieces of memory that it holds from the device.
     pub(crate) fn pieces(&self) -> u64 {
         let of = |id| match &self.segments[id].kind {
-            Kind::Fixed => 1,
-            Kind::Span(span) => span.chunks.len() as u64,
-            Kind::View(_) => 0,
+            SegmentKind::Fixed => 1,
+            SegmentKind::Span(span) => span.chunks.len() as u64,
+            SegmentKind::View(_) => 0,
         };
         self.segments.ids().map(of).sum::<u64>() - self.count_away()
     }
@@ -302,11 +305,7 @@ impl Arena {
         tally.passed(size);
         tally.freed(size, 0);
         self.push_quick(id);
-        if self.closed {
-            Next::Retire
-        } else {
-            Next::Done
-        }
+        if self.closed { Next::Leave } else { Next::Done }
     }
 
     /// Frees a block that is in no list, and joins it with its free neighbours.

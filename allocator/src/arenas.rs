@@ -20,9 +20,9 @@ use crate::{Config, StreamId};
 const FIRST: usize = 8;
 const SHELVES: usize = 28;
 
-type Place = CachePadded<Mutex<Arena>>;
+type ArenaPlace = CachePadded<Mutex<Arena>>;
 
-fn place(place: u32, config: &Arc<Config>) -> Place {
+fn place(place: u32, config: &Arc<Config>) -> ArenaPlace {
     let nobodys = ArenaId { place, life: 0 };
     let arena = Arena::new(nobodys, Arc::clone(config));
     CachePadded::new(Mutex::new(Rank::Arena, arena))
@@ -77,7 +77,7 @@ struct Route {
 }
 
 #[derive(Default)]
-struct Names {
+struct ArenaNames {
     by_owner: HashMap<Owner, ArenaId>,
     /// The names that the arenas of the last owners had.
     spare: Vec<ArenaId>,
@@ -87,10 +87,10 @@ struct Names {
 pub(crate) struct Arenas {
     allocator: u64,
     config: Arc<Config>,
-    first: [Place; FIRST],
-    shelves: [OnceLock<Box<[Place]>>; SHELVES],
+    first: [ArenaPlace; FIRST],
+    shelves: [OnceLock<Box<[ArenaPlace]>>; SHELVES],
     made: AtomicUsize,
-    names: Mutex<Names>,
+    names: Mutex<ArenaNames>,
     routes: RwLock<Vec<Route>>,
 }
 
@@ -103,13 +103,13 @@ impl Arenas {
             config,
             shelves: [const { OnceLock::new() }; SHELVES],
             made: AtomicUsize::new(0),
-            names: Mutex::new(Rank::ArenaNames, Names::default()),
+            names: Mutex::new(Rank::ArenaNames, ArenaNames::default()),
             routes: RwLock::new(Rank::Routes, Vec::new()),
         }
     }
 
     #[inline]
-    fn place(&self, place: u32) -> &Place {
+    fn place(&self, place: u32) -> &ArenaPlace {
         match self.first.get(place as usize) {
             Some(place) => place,
             None => self.later_place(place),
@@ -117,7 +117,7 @@ impl Arenas {
     }
 
     #[cold]
-    fn later_place(&self, at: u32) -> &Place {
+    fn later_place(&self, at: u32) -> &ArenaPlace {
         let shelf = at.ilog2() - (FIRST as u32).ilog2();
         let first = (FIRST as u32) << shelf;
         let places = self.shelves[shelf as usize].get_or_init(|| {

@@ -15,25 +15,25 @@ use crate::{PoolId, StreamId};
 #[derive(Clone, Debug)]
 pub struct PoolGate {
     pool: PoolId,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<GateState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     /// The pool's free memory may be lent while nobody is inside.
     open: bool,
     inside: u32,
     /// `lent`: memory may be lent now. `has_lent`: memory was lent at some time.
     lent: bool,
     has_lent: bool,
-    users: Vec<User>,
+    users: Vec<PoolUser>,
     /// Streams that had borrowed memory and returned it. Later users wait for them.
     borrowers: Vec<StreamId>,
 }
 
 /// A stream that works on the pool's memory.
 #[derive(Debug)]
-struct User {
+struct PoolUser {
     stream: StreamId,
     /// Whether the stream was made to wait for all borrowers.
     ordered: bool,
@@ -43,7 +43,7 @@ impl PoolGate {
     pub(crate) fn new(pool: PoolId) -> Self {
         Self {
             pool,
-            state: Arc::new(Mutex::new(Rank::Gate, State::default())),
+            state: Arc::new(Mutex::new(Rank::Gate, GateState::default())),
         }
     }
 
@@ -168,7 +168,7 @@ impl PoolGate {
     }
 }
 
-impl State {
+impl GateState {
     fn users(&self) -> impl Iterator<Item = StreamId> {
         self.users.iter().map(|user| user.stream)
     }
@@ -178,7 +178,7 @@ impl State {
             return !user.ordered;
         }
         let ordered = self.borrowers.is_empty();
-        self.users.push(User { stream, ordered });
+        self.users.push(PoolUser { stream, ordered });
         !ordered
     }
 }

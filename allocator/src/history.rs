@@ -20,7 +20,7 @@ use outrigger_locks::{Mutex, Rank};
 
 pub use context::{Context, ContextSource, Frame};
 pub use label::Label;
-use recorder::Recorder;
+use recorder::TraceRecorder;
 
 use crate::{PoolId, StreamId};
 
@@ -149,11 +149,11 @@ struct Live {
 }
 
 #[derive(Default)]
-struct State {
+struct HistoryState {
     options: HistoryOptions,
     ring: VecDeque<HistoryEntry>,
     live: HashMap<u64, Live>,
-    recorder: Option<Recorder>,
+    recorder: Option<TraceRecorder>,
     // Given back to their host by the next call that holds no lock.
     dead: Vec<Context>,
 }
@@ -161,14 +161,14 @@ struct State {
 /// The history of one allocator. All is off until asked for.
 pub struct History {
     on: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<HistoryState>,
 }
 
 impl Default for History {
     fn default() -> Self {
         Self {
             on: AtomicU32::new(0),
-            state: Mutex::new(Rank::History, State::default()),
+            state: Mutex::new(Rank::History, HistoryState::default()),
         }
     }
 }
@@ -246,7 +246,7 @@ impl History {
     #[cold]
     pub fn free(&self, block: &Recorded, reusable: bool, context: Option<Context>) {
         let mut state = self.state.lock();
-        let State { live, recorder, .. } = &mut *state;
+        let HistoryState { live, recorder, .. } = &mut *state;
         let (mut block, mut note) = (*block, BlockNote::default());
         if let Some(live) = live.get_mut(&block.address) {
             live.freed = true;
@@ -273,7 +273,7 @@ impl History {
     #[cold]
     pub fn record_stream(&self, address: u64, stream: StreamId) {
         let mut state = self.state.lock();
-        let State { live, recorder, .. } = &mut *state;
+        let HistoryState { live, recorder, .. } = &mut *state;
         if let Some(id) = live.get(&address).and_then(|live| live.trace_id)
             && let Some(recorder) = recorder
         {
@@ -407,7 +407,7 @@ impl History {
     /// The sink's error, for what is written at once. Or the error of the sink of an earlier recording,
     /// which ends here.
     pub fn start_trace(&self, sink: Box<dyn Write + Send>, about: &str) -> io::Result<()> {
-        self.swap_trace(Some(Recorder::new(sink, about)?))
+        self.swap_trace(Some(TraceRecorder::new(sink, about)?))
     }
 
     /// Ends the recording of a trace, if one is on.
@@ -418,7 +418,7 @@ impl History {
         self.swap_trace(None)
     }
 
-    fn swap_trace(&self, next: Option<Recorder>) -> io::Result<()> {
+    fn swap_trace(&self, next: Option<TraceRecorder>) -> io::Result<()> {
         let (before, gone) = {
             let mut state = self.state.lock();
             let mut on = self.on.load(Ordering::Relaxed) & !TRACE;
@@ -431,7 +431,7 @@ impl History {
             (before, state.set_on(self, on))
         };
         drop(gone);
-        before.map_or(Ok(()), Recorder::finish)
+        before.map_or(Ok(()), TraceRecorder::finish)
     }
 
     /// Notes in the trace that a step begins, with `label` as its name. The device is idle here.
@@ -442,7 +442,7 @@ impl History {
     }
 }
 
-impl State {
+impl HistoryState {
     fn push(&mut self, history: &History, kind: HistoryKind, block: &Recorded, note: BlockNote) {
         if history.on.load(Ordering::Relaxed) & RING == 0 || self.options.entries == 0 {
             return self.bury(note.context);

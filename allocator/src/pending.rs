@@ -55,7 +55,7 @@ impl<F> Use<F> {
     }
 }
 
-struct Queue<F> {
+struct StreamQueue<F> {
     stream: StreamId,
     uses: VecDeque<Use<F>>,
     unfenced: usize, // uses without a fence
@@ -63,21 +63,21 @@ struct Queue<F> {
 
 /// The queues. A stream for which nothing waits has none, because streams come and go.
 pub(crate) struct Pending<F> {
-    queues: Vec<Queue<F>>,
-    retiring: Vec<ArenaId>, // arenas of released pools with idle memory
+    queues: Vec<StreamQueue<F>>,
+    leaving: Vec<ArenaId>, // arenas of released pools with idle memory
 }
 
 impl<F> Pending<F> {
     pub(crate) fn new() -> Self {
         Self {
             queues: Vec::new(),
-            retiring: Vec::new(),
+            leaving: Vec::new(),
         }
     }
 
     pub(crate) fn push(&mut self, stream: StreamId, entry: Use<F>) {
         let place = self.place(stream).unwrap_or_else(|| {
-            self.queues.push(Queue {
+            self.queues.push(StreamQueue {
                 stream,
                 uses: VecDeque::new(),
                 unfenced: 0,
@@ -299,18 +299,18 @@ impl<F> Pending<F> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queues.is_empty() && self.retiring.is_empty()
+        self.queues.is_empty() && self.leaving.is_empty()
     }
 
     /// Notes that idle memory of an arena is to leave.
-    pub(crate) fn retire(&mut self, arena: ArenaId) {
-        if !self.retiring.contains(&arena) {
-            self.retiring.push(arena);
+    pub(crate) fn leave(&mut self, arena: ArenaId) {
+        if !self.leaving.contains(&arena) {
+            self.leaving.push(arena);
         }
     }
 
-    pub(crate) fn take_retiring(&mut self) -> Vec<ArenaId> {
-        std::mem::take(&mut self.retiring)
+    pub(crate) fn take_leaving(&mut self) -> Vec<ArenaId> {
+        std::mem::take(&mut self.leaving)
     }
 
     fn place(&self, stream: StreamId) -> Option<usize> {

@@ -10,13 +10,13 @@ use crate::block::{Blocks, NONE};
 const SIZES_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct SizeList {
     size: u64,    // 0: none
     head: u32,    // the block that came last
     listed: bool, // in `filled`
 }
 
-const EMPTY: Slot = Slot {
+const EMPTY: SizeList = SizeList {
     size: 0,
     head: NONE,
     listed: false,
@@ -24,8 +24,8 @@ const EMPTY: Slot = Slot {
 
 /// The lists: one per size, found by hashing, last in first out.
 pub(crate) struct Quick {
-    slots: Vec<Slot>, // a power of two of them, at most half used; none before the first block
-    shift: u32,       // 64 - log2(slots)
+    slots: Vec<SizeList>, // a power of two of them, at most half used; none before the first block
+    shift: u32,           // 64 - log2(slots)
     sizes: usize,
     blocks: usize,
     /// Slots that got blocks since the lists were emptied last. Emptying looks only at these.

@@ -21,11 +21,11 @@ pub(crate) struct Segment {
     pub(crate) first: u32,
     /// The starts of the segment's blocks.
     pub(crate) starts: Starts,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SegmentKind,
 }
 
 /// The origin of a segment's memory.
-pub(crate) enum Kind {
+pub(crate) enum SegmentKind {
     /// The device gave it whole.
     Fixed,
     /// Reserved addresses.
@@ -78,7 +78,7 @@ pub(crate) fn homes(pieces: &[Piece]) -> impl Iterator<Item = (ArenaId, u64, u64
 
 /// A place of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct ViewSlot {
     pub(crate) address: u64,
     /// The chunk that is mapped there.
     pub(crate) piece: Piece,
@@ -87,7 +87,7 @@ pub(crate) struct Slot {
 /// Chunks shown one behind the other.
 pub(crate) struct View {
     /// The slots, by address and without gaps.
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Vec<ViewSlot>,
     /// The time of the latest request that the view served, by its arena's clock.
     pub(crate) used: u64,
     /// On its way to be unmapped.
@@ -102,7 +102,7 @@ pub(crate) struct View {
 
 impl View {
     /// The places that lie wholly between two addresses.
-    pub(crate) fn within(&self, from: u64, to: u64) -> &[Slot] {
+    pub(crate) fn within(&self, from: u64, to: u64) -> &[ViewSlot] {
         let first = self.slots.partition_point(|slot| slot.address < from);
         let rest = &self.slots[first..];
         let count = rest.partition_point(|slot| slot.address + slot.piece.chunk.size <= to);
@@ -113,28 +113,28 @@ impl View {
 impl Segment {
     pub(crate) fn span(&self) -> Option<&Span> {
         match &self.kind {
-            Kind::Span(span) => Some(span),
+            SegmentKind::Span(span) => Some(span),
             _ => None,
         }
     }
 
     pub(crate) fn span_mut(&mut self) -> Option<&mut Span> {
         match &mut self.kind {
-            Kind::Span(span) => Some(span),
+            SegmentKind::Span(span) => Some(span),
             _ => None,
         }
     }
 
     pub(crate) fn view(&self) -> Option<&View> {
         match &self.kind {
-            Kind::View(view) => Some(view),
+            SegmentKind::View(view) => Some(view),
             _ => None,
         }
     }
 
     pub(crate) fn view_mut(&mut self) -> Option<&mut View> {
         match &mut self.kind {
-            Kind::View(view) => Some(view),
+            SegmentKind::View(view) => Some(view),
             _ => None,
         }
     }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A pool's record: kept while it has references or memory.
-struct Pool {
+struct PoolRecord {
     gate: PoolGate,
     references: u64,
     /// Allocations that have left the lock to ask the device. They began while the pool had references,
@@ -33,12 +33,12 @@ struct Pool {
 /// All pools.
 #[derive(Default)]
 pub(super) struct Pools {
-    records: HashMap<PoolId, Pool>,
+    records: HashMap<PoolId, PoolRecord>,
     made: u64,
 }
 
 impl Pools {
-    fn live(&mut self, pool: PoolId) -> Result<&mut Pool, PoolError> {
+    fn live(&mut self, pool: PoolId) -> Result<&mut PoolRecord, PoolError> {
         let error = if pool.get() <= self.made {
             PoolError::Released { pool }
         } else {
@@ -49,7 +49,7 @@ impl Pools {
     }
 
     /// The pool, if it may be allocated from.
-    fn awake(&mut self, pool: PoolId) -> Result<&mut Pool, PoolError> {
+    fn awake(&mut self, pool: PoolId) -> Result<&mut PoolRecord, PoolError> {
         let record = self.live(pool)?;
         if record.suspended {
             return Err(PoolError::Asleep { pool });
@@ -97,7 +97,7 @@ impl Pools {
 
     /// The gates of the pools that have one of these arenas.
     pub(super) fn gates_of(&self, arenas: &[ArenaId]) -> Vec<PoolGate> {
-        let has = |pool: &&Pool| pool.arenas.iter().any(|arena| arenas.contains(arena));
+        let has = |pool: &&PoolRecord| pool.arenas.iter().any(|arena| arenas.contains(arena));
         let pools = self.records.values().filter(has);
         pools.map(|pool| pool.gate.clone()).collect()
     }
@@ -133,7 +133,7 @@ impl<B: Backend> Allocator<B> {
         let mut pools = self.pools.lock();
         pools.made += 1;
         let pool = PoolId::new(pools.made).expect("counts from 1");
-        let record = Pool {
+        let record = PoolRecord {
             gate: PoolGate::new(pool),
             references: 1,
             pins: 0,
@@ -186,7 +186,7 @@ impl<B: Backend> Allocator<B> {
         };
         self.part_from_guests(pool);
         for &id in &arenas {
-            self.pending.lock().retire(id);
+            self.pending.lock().leave(id);
         }
         self.wait_leaving();
     }

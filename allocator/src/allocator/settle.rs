@@ -72,13 +72,13 @@ impl<B: Backend> Allocator<B> {
         let mut again = true;
         while again {
             again = false;
-            let retiring = self.pending.lock().take_retiring();
-            let shown = if retiring.is_empty() {
+            let leaving = self.pending.lock().take_leaving();
+            let shown = if leaving.is_empty() {
                 HashSet::new()
             } else {
                 self.settle_and_show(growth)
             };
-            for arena in retiring {
+            for arena in leaving {
                 // All of it may have left since.
                 if self.arenas.find(arena).is_none() {
                     continue;
@@ -106,10 +106,10 @@ impl<B: Backend> Allocator<B> {
                             let next = waiting.pass(block);
                             self.record_completed(&waiting, block);
                             drop(waiting);
-                            if next == Next::Retire {
+                            if next == Next::Leave {
                                 // Memory that leaves waits for a fence of its own, which may be done,
                                 // too.
-                                self.pending.lock().retire(arena);
+                                self.pending.lock().leave(arena);
                                 again = true;
                             }
                         }
@@ -119,7 +119,7 @@ impl<B: Backend> Allocator<B> {
                             let closed = waiting.closed;
                             drop(waiting);
                             if closed {
-                                self.pending.lock().retire(arena);
+                                self.pending.lock().leave(arena);
                                 again = true;
                             }
                         }
@@ -285,7 +285,7 @@ impl<B: Backend> Allocator<B> {
         let Some(owner) = arena.owner else {
             return;
         };
-        let views = arena.retire_views(most);
+        let views = arena.take_unused_views(most);
         drop(arena);
         let views = views.into_iter().map(Leaving::View).collect();
         self.send_off(owner.stream, id, views);
@@ -315,7 +315,7 @@ impl<B: Backend> Allocator<B> {
         self.ledger.lock().counts.sync_all_streams += 1;
         // The poll also records the fences that could not be recorded before.
         let mut bytes = self.poll_and_tell();
-        // Twice: blocks that have passed may retire memory, which waits for a fence of its own.
+        // Twice: blocks that have passed may let memory leave, which waits for a fence of its own.
         for _ in 0..2 {
             let fences = self.pending.lock().fences();
             self.wait_for(&fences);

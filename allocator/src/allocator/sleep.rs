@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// A chunk with the arena that it is of.
-pub(super) type Place = (ArenaId, Chunk, Class);
+pub(super) type ChunkPlace = (ArenaId, Chunk, Class);
 
 impl<B: Backend> Allocator<B> {
     /// Refuses further allocations from a pool, and returns the addresses in use with their bytes. Frees
@@ -129,7 +129,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// The chunks of arenas that have memory; with `away`, those that have none.
-    pub(super) fn places(&self, arenas: &[ArenaId], away: bool) -> Vec<Place> {
+    pub(super) fn places(&self, arenas: &[ArenaId], away: bool) -> Vec<ChunkPlace> {
         let arenas = arenas.iter().filter_map(|&id| self.arenas.find(id));
         let of = |arena: MutexGuard<'_, Arena>| {
             let (id, chunks) = (arena.id(), arena.chunks_away(away));
@@ -141,7 +141,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Gives a chunk back. `None`: it could not be unmapped, and stays mapped.
-    fn page_out(&self, memory: Memory<'_, B>, &(id, chunk, class): &Place) -> Option<Event> {
+    fn page_out(&self, memory: Memory<'_, B>, &(id, chunk, class): &ChunkPlace) -> Option<Event> {
         if memory.try_unmap(chunk.home, chunk.size).is_err() {
             return None;
         }
@@ -193,7 +193,7 @@ impl<B: Backend> Allocator<B> {
         if !self.ledger.lock().has_room(bytes) {
             return Ok(None);
         }
-        let mut back: Vec<(Place, Physical)> = Vec::new();
+        let mut back: Vec<(ChunkPlace, Physical)> = Vec::new();
         let mut failure = None;
         for place in places {
             let (_, chunk, _) = place;

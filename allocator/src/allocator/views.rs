@@ -169,7 +169,7 @@ impl<B: Backend> Allocator<B> {
             let mut arena = self.arenas.lock(id);
             arena.come_home(home, size);
             if arena.closed {
-                self.pending.lock().retire(id);
+                self.pending.lock().leave(id);
             }
         }
     }

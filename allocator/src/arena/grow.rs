@@ -9,7 +9,7 @@ use super::Arena;
 use crate::arenas::ArenaId;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
-use crate::segment::{Chunk, Kind, Segment, Span, Starts};
+use crate::segment::{Chunk, Segment, SegmentKind, Span, Starts};
 use crate::{Allocation, Event, EventKind};
 
 /// A plan: where memory must be mapped.
@@ -41,7 +41,13 @@ pub(crate) enum Leaving {
 impl Arena {
     /// Adds a segment that the device gave whole, and serves the request that it was made for.
     pub(crate) fn add_fixed(&mut self, address: u64, size: u64, request: &Request) -> Allocation {
-        let block = self.add_segment(address, size, request.class, State::Free, Kind::Fixed);
+        let block = self.add_segment(
+            address,
+            size,
+            request.class,
+            State::Free,
+            SegmentKind::Fixed,
+        );
         self.reserved += size;
         self.tally(request.class).gained(size);
         self.hand_out(block, request)
@@ -49,7 +55,7 @@ impl Arena {
 
     /// Adds reserved addresses.
     pub(crate) fn add_span(&mut self, address: u64, size: u64, class: Class) {
-        let kind = Kind::Span(Span::default());
+        let kind = SegmentKind::Span(Span::default());
         let hole = self.add_segment(address, size, class, State::Unmapped, kind);
         let segment = self.blocks[hole].segment;
         if let Some(span) = self.segments[segment].span_mut() {
@@ -64,7 +70,7 @@ impl Arena {
         size: u64,
         class: Class,
         state: State,
-        kind: Kind,
+        kind: SegmentKind,
     ) -> u32 {
         let id = self.segments.next_id();
         let first = self.blocks.add(Block::new(address, size, id, class, state));
@@ -230,7 +236,7 @@ impl Arena {
             let segment = &self.segments[id];
             let first = segment.first;
             let idle = self.blocks[first].is_whole() && self.blocks[first].state == State::Free;
-            if matches!(segment.kind, Kind::Fixed) && idle && sent < most {
+            if matches!(segment.kind, SegmentKind::Fixed) && idle && sent < most {
                 sent += segment.size;
                 self.keep(first);
                 self.blocks[first].state = State::Leaving;

@@ -13,7 +13,7 @@ use crate::Allocation;
 use crate::arenas::ArenaId;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
-use crate::segment::{Chunk, Kind, Piece, Slot, View, homes};
+use crate::segment::{Chunk, Piece, SegmentKind, View, ViewSlot, homes};
 
 /// The most holes that are tried for one request. The ones after them are larger than the request
 /// needs.
@@ -51,7 +51,7 @@ impl Arena {
 
     /// The places of views that show chunks of other arenas and lie whole in free blocks. The caller
     /// has called [`settle_all`](Self::settle_all).
-    pub(crate) fn idle_guests(&mut self) -> Vec<Slot> {
+    pub(crate) fn idle_guests(&mut self) -> Vec<ViewSlot> {
         let mut guests = Vec::new();
         for segment in std::mem::take(&mut self.lingering) {
             let before = guests.len();
@@ -88,7 +88,7 @@ impl Arena {
     }
 
     /// The places of a view that lie whole in free blocks.
-    fn idle_slots(&self, segment: u32) -> Vec<Slot> {
+    fn idle_slots(&self, segment: u32) -> Vec<ViewSlot> {
         let mut slots = Vec::new();
         let Some(view) = self.segments[segment].view() else {
             return slots;
@@ -213,7 +213,7 @@ impl Arena {
         for segment in std::mem::take(&mut self.touched) {
             let mut lingers = false;
             let own = self.id;
-            let size = |slot: &Slot| slot.piece.chunk.size;
+            let size = |slot: &ViewSlot| slot.piece.chunk.size;
             let idle = self.idle_slots(segment);
             // Free neighbours are joined: places that follow each other lie in one block.
             let runs = idle.chunk_by(|left, right| {
@@ -251,7 +251,7 @@ impl Arena {
         let slots = pieces.iter().map(|&piece| {
             let address = end;
             end += piece.chunk.size;
-            Slot { address, piece }
+            ViewSlot { address, piece }
         });
         let view = View {
             slots: slots.collect(),
@@ -261,7 +261,7 @@ impl Arena {
             touched: false,
             lingers: false,
         };
-        let kind = Kind::View(view);
+        let kind = SegmentKind::View(view);
         let block = self.add_segment(address, end - address, request.class, State::Lent, kind);
         self.views.push(self.blocks[block].segment);
         self.hand_out_shown(block, request)
@@ -381,7 +381,7 @@ impl Arena {
         let guests = views.filter_map(|segment| Some((segment, segment.view()?)));
         let guests = guests.filter(|(_, view)| view.guests);
         guests.flat_map(move |(segment, view)| {
-            let used = move |slot: &&Slot| {
+            let used = move |slot: &&ViewSlot| {
                 let (at, starts) = (slot.address, &segment.starts);
                 let block = starts.around(&self.blocks, at, at - segment.address);
                 slot.piece.arena != self.id
@@ -420,7 +420,7 @@ impl Arena {
 
     /// Takes unused views out, the one used longest ago first, until all views together have at most
     /// `most` places. The caller unmaps them later.
-    pub(crate) fn retire_views(&mut self, most: usize) -> Vec<u32> {
+    pub(crate) fn take_unused_views(&mut self, most: usize) -> Vec<u32> {
         let view = |id: u32| self.segments[id].view();
         let slots = |id| view(id).map_or(0, |view| view.slots.len());
         let mut all: usize = self.views.iter().map(|&id| slots(id)).sum();

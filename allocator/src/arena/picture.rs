@@ -5,7 +5,7 @@
 use super::Arena;
 use crate::block::{NONE, State};
 use crate::config::Class;
-use crate::segment::{Chunk, Kind};
+use crate::segment::{Chunk, SegmentKind};
 use crate::{Backing, BlockInfo, BlockState, Recorded, SegmentBlock, SegmentInfo};
 
 impl Arena {
@@ -52,12 +52,12 @@ impl Arena {
         let segment = &self.segments[self.segments.around(address)?];
         let end = info.base + info.size;
         let pieces: Vec<(u64, Chunk)> = match &segment.kind {
-            Kind::Fixed => {
+            SegmentKind::Fixed => {
                 let address = segment.address;
                 return Some((info, Backing::Segment { address }));
             }
-            Kind::Span(span) => span.chunks.iter().map(|it| (it.home, *it)).collect(),
-            Kind::View(view) => {
+            SegmentKind::Span(span) => span.chunks.iter().map(|it| (it.home, *it)).collect(),
+            SegmentKind::View(view) => {
                 let slots = view.slots.iter();
                 slots.map(|slot| (slot.address, slot.piece.chunk)).collect()
             }
@@ -108,8 +108,8 @@ impl Arena {
                         stream: owner.stream,
                         pool: owner.pool,
                         large: segment.class == Class::Large,
-                        view: matches!(segment.kind, Kind::View(_)),
-                        expandable: matches!(segment.kind, Kind::Span(_)),
+                        view: matches!(segment.kind, SegmentKind::View(_)),
+                        expandable: matches!(segment.kind, SegmentKind::Span(_)),
                         blocks: Vec::new(),
                     });
                     open = true;

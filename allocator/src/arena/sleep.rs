@@ -8,13 +8,13 @@ use super::Arena;
 use crate::Physical;
 use crate::block::{NONE, State};
 use crate::config::Class;
-use crate::segment::{Chunk, Kind};
+use crate::segment::{Chunk, SegmentKind};
 
 impl Arena {
     /// Whether all of its memory could be given away: it is mapped chunk by chunk, at home.
     pub(crate) fn can_sleep(&self) -> bool {
         let mut kinds = self.segments.ids().map(|id| &self.segments[id].kind);
-        kinds.all(|kind| matches!(kind, Kind::Span(_)))
+        kinds.all(|kind| matches!(kind, SegmentKind::Span(_)))
     }
 
     /// Whether it sleeps.

@@ -15,13 +15,13 @@ use outrigger_locks::{Rank, RwLock};
 pub struct Label(u32);
 
 #[derive(Default)]
-struct Names {
+struct LabelNames {
     numbers: HashMap<Arc<str>, u32>,
     names: Vec<Arc<str>>,
 }
 
-static NAMES: LazyLock<RwLock<Names>> =
-    LazyLock::new(|| RwLock::new(Rank::Labels, Names::default()));
+static NAMES: LazyLock<RwLock<LabelNames>> =
+    LazyLock::new(|| RwLock::new(Rank::Labels, LabelNames::default()));
 
 thread_local! {
     static STACK: RefCell<Vec<Label>> = const { RefCell::new(Vec::new()) };

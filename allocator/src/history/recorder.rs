@@ -16,7 +16,7 @@ const PIECE: usize = 64 * 1024;
 type Sink = BufWriter<Box<dyn Write + Send>>;
 
 /// A recording that is on.
-pub(super) struct Recorder {
+pub(super) struct TraceRecorder {
     writer: Writer<Sink>,
     streams: HashMap<StreamId, StreamId>,
     label: Option<Label>,
@@ -24,7 +24,7 @@ pub(super) struct Recorder {
     failure: Option<io::Error>,
 }
 
-impl Recorder {
+impl TraceRecorder {
     /// Writes the header at once, so that a sink that fails is noticed early.
     pub(super) fn new(sink: Box<dyn Write + Send>, about: &str) -> io::Result<Self> {
         Ok(Self {

@@ -17,7 +17,7 @@ struct Page {
 
 /// The state of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum IdState {
     Unused,
     Live,
     Freed,
@@ -32,16 +32,16 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    pub(super) fn state(&mut self, id: u64) -> State {
+    pub(super) fn state(&mut self, id: u64) -> IdState {
         let Some(page) = self.find(id / PAGE) else {
-            return State::Unused;
+            return IdState::Unused;
         };
         let (word, bit) = place(id);
         let page = &self.pages[page];
         match (page.used[word] & bit != 0, page.live[word] & bit != 0) {
-            (false, _) => State::Unused,
-            (true, true) => State::Live,
-            (true, false) => State::Freed,
+            (false, _) => IdState::Unused,
+            (true, true) => IdState::Live,
+            (true, false) => IdState::Freed,
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, Read};
 
 use super::error::{Problem, TraceError};
-use super::ids::{Ids, State};
+use super::ids::{IdState, Ids};
 use super::{Op, StreamId};
 
 /// The longest line, in bytes: labels can be long, but a file without line ends is no trace.
@@ -144,7 +144,7 @@ impl<R: BufRead> Reader<R> {
                 let (bytes, rest) = number(rest, "<bytes>", ALLOC)?;
                 let (stream, rest) = number(rest, "<stream>", ALLOC)?;
                 end(rest, ALLOC)?;
-                if self.ids.state(id) != State::Unused {
+                if self.ids.state(id) != IdState::Unused {
                     return Err(Problem::Duplicate(id));
                 }
                 self.ids.allocate(id);
@@ -158,9 +158,9 @@ impl<R: BufRead> Reader<R> {
                 let (id, rest) = number(rest, "<id>", FREE)?;
                 end(rest, FREE)?;
                 match self.ids.state(id) {
-                    State::Live => self.ids.free(id),
-                    State::Unused => return Err(Problem::Unknown(id)),
-                    State::Freed => return Err(Problem::FreedTwice(id)),
+                    IdState::Live => self.ids.free(id),
+                    IdState::Unused => return Err(Problem::Unknown(id)),
+                    IdState::Freed => return Err(Problem::FreedTwice(id)),
                 }
                 Op::Free { id }
             }
@@ -169,9 +169,9 @@ impl<R: BufRead> Reader<R> {
                 let (stream, rest) = number(rest, "<stream>", RECORD)?;
                 end(rest, RECORD)?;
                 match self.ids.state(id) {
-                    State::Live => {}
-                    State::Unused => return Err(Problem::Unknown(id)),
-                    State::Freed => return Err(Problem::UsedAfterFree(id)),
+                    IdState::Live => {}
+                    IdState::Unused => return Err(Problem::Unknown(id)),
+                    IdState::Freed => return Err(Problem::UsedAfterFree(id)),
                 }
                 Op::Record {
                     id,
