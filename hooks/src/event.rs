@@ -27,7 +27,7 @@ pub struct Event {
     inner: outrigger_device::Event,
     /// Whether it was recorded since it was created or created again.
     recorded: AtomicBool,
-    state: State,
+    state: EventState,
     captured: CapturedMark,
 }
 
@@ -35,9 +35,9 @@ pub struct Event {
 /// query needs the driver. The count never goes back, so what was learned about one recording is never taken for
 /// another.
 #[derive(Debug, Default)]
-struct State(AtomicU64);
+struct EventState(AtomicU64);
 
-impl State {
+impl EventState {
     const PASSED: u64 = 1;
 
     #[inline]
@@ -89,7 +89,7 @@ impl Event {
     /// The event of the driver; `None` if the latest recording is known to have passed.
     #[inline]
     fn inner(&self) -> Option<&outrigger_device::Event> {
-        (self.state.load() & State::PASSED == 0).then_some(&self.inner)
+        (self.state.load() & EventState::PASSED == 0).then_some(&self.inner)
     }
 
     /// Moves the event to the point after the work that `stream` was given so far. Waits that were made before keep the
@@ -140,7 +140,7 @@ impl Event {
             return Err(self.captured.refusal("a query"));
         }
         let state = self.state.load();
-        if state & State::PASSED != 0 {
+        if state & EventState::PASSED != 0 {
             return Ok(true);
         }
         let passed = self.inner.query()?;
@@ -160,7 +160,7 @@ impl Event {
             return Err(self.captured.refusal("a wait"));
         }
         let state = self.state.load();
-        if state & State::PASSED == 0 {
+        if state & EventState::PASSED == 0 {
             self.inner.synchronize()?;
             self.state.passed(state);
         }
@@ -236,7 +236,7 @@ impl Device {
                     timing,
                     inner: self.driver().event_create(self.ordinal(), timing)?,
                     recorded: AtomicBool::new(false),
-                    state: State::default(),
+                    state: EventState::default(),
                     captured: CapturedMark::default(),
                 }),
             };

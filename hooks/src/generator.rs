@@ -94,7 +94,7 @@ impl Generator {
         let chosen = chosen_stream(self.device.index()).map(|id| stream::stream(id).ok());
         let stream = chosen.unwrap_or_else(|| Some(self.device.default_stream().clone()))?;
         with(&stream, &|| {
-            let kept = Drawn(generator(self.id).ok()?);
+            let kept = HeldGenerator(generator(self.id).ok()?);
             Some(Arc::new(kept))
         })
     }
@@ -110,9 +110,9 @@ impl Generator {
 
 /// The generator of a graph, which keeps it alive.
 #[derive(Debug)]
-struct Drawn(Ref<Generator>);
+struct HeldGenerator(Ref<Generator>);
 
-impl outrigger_graph::Generator for Drawn {
+impl outrigger_graph::Generator for HeldGenerator {
     fn id(&self) -> u64 {
         self.0.id
     }

@@ -93,7 +93,7 @@ pub struct Pressure {
     pub needed: u64,
 }
 
-enum Function {
+enum ObserverFunction {
     Hears(Box<dyn Fn(&Observation<'_>) + Send + Sync>),
     Releases(Box<dyn Fn(&Pressure) -> bool + Send + Sync>),
 }
@@ -107,34 +107,34 @@ struct Observer {
 
 struct Calls {
     /// `None` after the observer was removed. No call begins then.
-    function: Option<Arc<Function>>,
+    function: Option<Arc<ObserverFunction>>,
     running: usize,
 }
 
 /// A call of an observer that is running.
-struct Call<'a> {
+struct RunningCall<'a> {
     observer: &'a Observer,
     /// Kept until the call ends.
-    function: Option<Arc<Function>>,
+    function: Option<Arc<ObserverFunction>>,
 }
 
 impl Observer {
     /// Begins a call; `None` if the observer was removed.
-    fn call(&self) -> Option<Call<'_>> {
+    fn call(&self) -> Option<RunningCall<'_>> {
         calls_host("an observer");
         let mut calls = self.calls.lock();
         let function = Arc::clone(calls.function.as_ref()?);
         calls.running += 1;
         drop(calls);
         DEPTH.set(DEPTH.get() + 1);
-        Some(Call {
+        Some(RunningCall {
             observer: self,
             function: Some(function),
         })
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for RunningCall<'_> {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
         // The function is dropped before the thread that removes the observer goes on.
@@ -167,7 +167,7 @@ pub fn add_observer(
 ) -> Result<u64> {
     let kinds = kinds.0 & ObservationKinds::ALL.0;
     let hears = move |seen: &Observation<'_>| contained(|| function(seen)).unwrap_or_default();
-    add(kinds, Function::Hears(Box::new(hears)))
+    add(kinds, ObserverFunction::Hears(Box::new(hears)))
 }
 
 /// Adds an observer of pressure: `function` is called when an allocation on any device is about to fail, after caches
@@ -183,7 +183,7 @@ pub fn add_pressure_observer(
 ) -> Result<u64> {
     let kinds = ObservationKinds::PRESSURE.0;
     let releases = move |asked: &Pressure| contained(|| function(asked)).unwrap_or_default();
-    add(kinds, Function::Releases(Box::new(releases)))
+    add(kinds, ObserverFunction::Releases(Box::new(releases)))
 }
 
 /// Calls a function of the host. A panic in it goes no further, and does not change the outcome of the caller.
@@ -200,7 +200,7 @@ pub(crate) fn contained<R>(call: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-fn add(kinds: u32, function: Function) -> Result<u64> {
+fn add(kinds: u32, function: ObserverFunction) -> Result<u64> {
     let calls = Calls {
         function: Some(Arc::new(function)),
         running: 0,
@@ -270,7 +270,7 @@ pub(crate) fn listening(kind: ObservationKinds) -> bool {
 pub(crate) fn observe(observation: &Observation<'_>) {
     for observer in interested(observation.kind) {
         if let Some(call) = observer.call()
-            && let Some(Function::Hears(function)) = call.function.as_deref()
+            && let Some(ObserverFunction::Hears(function)) = call.function.as_deref()
         {
             function(observation);
         }
@@ -288,7 +288,7 @@ pub(crate) fn relieve(pressure: &Pressure) -> bool {
         let mut released = false;
         for observer in interested(ObservationKinds::PRESSURE) {
             if let Some(call) = observer.call()
-                && let Some(Function::Releases(function)) = call.function.as_deref()
+                && let Some(ObserverFunction::Releases(function)) = call.function.as_deref()
             {
                 released |= function(pressure);
             }

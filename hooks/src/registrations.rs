@@ -284,27 +284,27 @@ pub(crate) fn find(operator: OperatorId, device: u32) -> Found {
     let list = LIST.read();
     Found([Some(device), None].map(|device| {
         let one = list.get(&(operator, device))?;
-        (!Frame::is_in(one.id())).then(|| one.clone())
+        (!CallFrame::is_in(one.id())).then(|| one.clone())
     }))
 }
 
 /// A call of an operator that this thread gave to registered functions.
-struct Frame {
+struct CallFrame {
     /// The functions that were asked so far.
     asked: Cell<[u64; 2]>,
     place: Cell<Place>,
     /// The call that this one is a part of, or NULL.
-    around: *const Frame,
+    around: *const CallFrame,
 }
 
 thread_local! {
-    static INNERMOST: Cell<*const Frame> = const { Cell::new(ptr::null()) };
+    static INNERMOST: Cell<*const CallFrame> = const { Cell::new(ptr::null()) };
 }
 
-impl Frame {
+impl CallFrame {
     /// Runs `call` in a frame of its own.
     fn within<R>(call: impl FnOnce(&Self) -> R) -> R {
-        struct Restore(*const Frame);
+        struct Restore(*const CallFrame);
         impl Drop for Restore {
             fn drop(&mut self) {
                 INNERMOST.set(self.0);
@@ -341,12 +341,12 @@ impl Frame {
 
 /// Whether this thread is in a registered function, so that a call is a part of another one.
 pub(crate) fn is_part() -> bool {
-    Frame::innermost(|_| ()).is_some()
+    CallFrame::innermost(|_| ()).is_some()
 }
 
 /// Notes where a part has run. Returns false if this thread is in no registered function.
 pub(crate) fn is_part_at(place: Place) -> bool {
-    Frame::innermost(|frame| frame.place.set(frame.place.get().max(place))).is_some()
+    CallFrame::innermost(|frame| frame.place.set(frame.place.get().max(place))).is_some()
 }
 
 /// Asks the functions in their order. Returns where the work of the one that served the call ran; `None` if all of them
@@ -360,7 +360,7 @@ pub(crate) fn ask(
     operator: OperatorId,
     call: &Call<'_>,
 ) -> Result<Option<Place>> {
-    Frame::within(|frame| {
+    CallFrame::within(|frame| {
         for (at, one) in found.0.iter().enumerate() {
             let Some(one) = one else { continue };
             let mut asked = frame.asked.get();

@@ -19,7 +19,7 @@ const ALIGNMENT: u64 = 256;
 const PIECES: usize = 4096;
 
 /// Device memory that a kernel uses, and where its copy lies.
-struct Segment {
+struct StagedRange {
     address: u64,
     bytes: u64,
     /// The place of the copy within the host memory.
@@ -30,7 +30,7 @@ struct Segment {
 #[derive(Default)]
 struct Stage {
     /// The copied ranges, in the order of their addresses, without overlap once they are placed.
-    segments: Vec<Segment>,
+    ranges: Vec<StagedRange>,
     /// The ranges that are copied back.
     written: Vec<(u64, u64)>,
     memory: u64,
@@ -39,7 +39,7 @@ struct Stage {
 impl Stage {
     fn read(&mut self, address: u64, bytes: u64) {
         if bytes > 0 {
-            self.segments.push(Segment {
+            self.ranges.push(StagedRange {
                 address,
                 bytes,
                 at: 0,
@@ -47,11 +47,11 @@ impl Stage {
         }
     }
 
-    /// Gives each segment its place. Returns the bytes of host memory that all need.
+    /// Gives each range its place. Returns the bytes of host memory that all need.
     fn place(&mut self) -> u64 {
-        self.segments.sort_by_key(|one| one.address);
-        let mut merged: Vec<Segment> = Vec::with_capacity(self.segments.len());
-        for one in self.segments.drain(..) {
+        self.ranges.sort_by_key(|one| one.address);
+        let mut merged: Vec<StagedRange> = Vec::with_capacity(self.ranges.len());
+        for one in self.ranges.drain(..) {
             match merged.last_mut() {
                 Some(last) if one.address < last.address + last.bytes => {
                     last.bytes = last.bytes.max(one.address + one.bytes - last.address);
@@ -64,20 +64,20 @@ impl Stage {
             one.at = end + one.address % ALIGNMENT;
             end = (one.at + one.bytes).next_multiple_of(ALIGNMENT);
         }
-        self.segments = merged;
+        self.ranges = merged;
         end
     }
 
     /// The bytes that are copied, in both directions.
     fn bytes(&self) -> u64 {
-        let read = self.segments.iter().map(|one| one.bytes);
+        let read = self.ranges.iter().map(|one| one.bytes);
         read.chain(self.written.iter().map(|one| one.1)).sum()
     }
 
     /// The host address of a byte; the address itself for one that is not copied.
     fn host(&self, address: u64) -> u64 {
-        let behind = self.segments.partition_point(|one| one.address <= address);
-        let found = self.segments[..behind].last();
+        let behind = self.ranges.partition_point(|one| one.address <= address);
+        let found = self.ranges[..behind].last();
         let found = found.filter(|one| address < one.address + one.bytes);
         found.map_or(address, |one| {
             self.memory + one.at + (address - one.address)
@@ -91,7 +91,7 @@ impl Stage {
         copy: impl Fn(&mut S, (u64, u64, u64, CopyKind)) -> Result<()>,
         kernel: impl FnOnce(&mut S) -> Result<()>,
     ) -> Result<()> {
-        for one in &self.segments {
+        for one in &self.ranges {
             let to = self.memory + one.at;
             copy(steps, (to, one.address, one.bytes, CopyKind::DeviceToHost))?;
         }
@@ -421,7 +421,7 @@ mod tests {
         stage.memory = 1 << 20;
         let of = |stage: &Stage| -> Vec<_> {
             stage
-                .segments
+                .ranges
                 .iter()
                 .map(|one| (one.address, one.bytes))
                 .collect()

@@ -45,12 +45,12 @@ pub struct Stream {
     inner: Arc<outrigger_graph::Stream>,
     device: &'static Device,
     priority: i32,
-    owner: Owner,
+    owner: StreamOwner,
 }
 
 /// The owner of a stream, who alone destroys it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum StreamOwner {
     Runtime,
     Host,
 }
@@ -67,7 +67,7 @@ impl Deref for Stream {
 impl Device {
     /// Makes the default stream of a device that is being opened.
     pub(crate) fn begin_streams(&'static self) -> Result<()> {
-        let stream = Stream::make(self, 0, Owner::Runtime)?;
+        let stream = Stream::make(self, 0, StreamOwner::Runtime)?;
         OWNED[self.index() as usize].default.get_or_init(|| stream);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Device {
         }
         // Not under the lock: the driver makes the queue. Threads that ask at the same moment may add a few more
         // streams.
-        let stream = Stream::make(self, priority, Owner::Runtime)?;
+        let stream = Stream::make(self, priority, StreamOwner::Runtime)?;
         let mut pools = owned.pools.lock();
         pools.entry(priority).or_default().push(stream.clone());
         Ok(stream)
@@ -109,7 +109,7 @@ impl Device {
     /// # Errors
     /// What the driver reports; `OUT_OF_HOST_MEMORY` if too many are alive.
     pub fn create_stream(&'static self, priority: i32) -> Result<Ref<Stream>> {
-        Stream::make(self, priority, Owner::Host)
+        Stream::make(self, priority, StreamOwner::Host)
     }
 
     /// Makes a stream over a native queue of the driver's own interface, which another library has made. The host owns
@@ -124,12 +124,12 @@ impl Device {
     pub unsafe fn adopt_stream(&'static self, native: u64) -> Result<Ref<Stream>> {
         // SAFETY: this function's contract.
         let queue = unsafe { self.driver().queue_adopt(self.ordinal(), native) }?;
-        Stream::over(self, queue, 0, Owner::Host)
+        Stream::over(self, queue, 0, StreamOwner::Host)
     }
 }
 
 impl Stream {
-    fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Ref<Self>> {
+    fn make(device: &'static Device, priority: i32, owner: StreamOwner) -> Result<Ref<Self>> {
         let range = device.properties();
         let priority = priority.clamp(range.priority_highest, range.priority_lowest);
         let queue = device.driver().queue_create(device.ordinal(), priority)?;
@@ -140,7 +140,7 @@ impl Stream {
         device: &'static Device,
         mut queue: Queue,
         priority: i32,
-        owner: Owner,
+        owner: StreamOwner,
     ) -> Result<Ref<Self>> {
         let stream = TABLE.insert(|id| {
             queue.profile_as(profile::Stream {
@@ -356,7 +356,7 @@ pub fn stream(id: u64) -> Result<Ref<Stream>> {
 /// for a stream that captures.
 pub fn destroy_stream(id: u64) -> Result<()> {
     let found = stream(id)?;
-    if found.owner == Owner::Runtime {
+    if found.owner == StreamOwner::Runtime {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "default and pool streams belong to the runtime and are not destroyed",
