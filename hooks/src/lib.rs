@@ -13,7 +13,7 @@
 //!
 //! # Words
 //!
-//! - *Timeline*: what is known of the end of a stream's work, also after the stream was destroyed.
+//! - *Stream end*: all that is known of the end of a stream's work, also after the stream was destroyed.
 //! - *Fence*: an event after all work that a stream was given so far.
 //! - *To retire* an object: to keep it until the work that uses it has finished.
 //! - *Pool use*: for a time, a thread allocates from a pool that the host chose.

@@ -10,22 +10,22 @@ use outrigger_locks::{Mutex, Rank, RwLock};
 
 use crate::{Error, Result};
 
-/// The timelines of all devices, because streams of one device may use memory of another.
+/// The ends of streams of all devices, because streams of one device may use memory of another.
 static ALL: RwLock<Vec<Arc<Timelines>>> = RwLock::new(Rank::AllTimelines, Vec::new());
 
-/// The timelines of a device's streams, by the id of the stream.
-pub(crate) struct Timelines(Mutex<HashMap<u64, Timeline>>);
+/// The end of each stream of a device, by the id of the stream.
+pub(crate) struct Timelines(Mutex<HashMap<u64, StreamEnd>>);
 
-/// The way in which the end of a stream's work is known.
+/// The end of a stream's work, as far as it is known.
 #[derive(Clone)]
-pub(crate) enum Timeline {
+pub(crate) enum StreamEnd {
     /// The stream: it lives, or its handle was destroyed during a call on it, which may still submit work.
     Stream(Arc<Stream>),
     /// The end of the stream's last work: nobody can submit any more.
     Ended(Arc<Tail>),
 }
 
-impl Timeline {
+impl StreamEnd {
     /// The end of all work that the stream was given.
     pub(crate) fn fence(&self) -> Result<Arc<Tail>> {
         match self {
@@ -46,7 +46,7 @@ impl Timeline {
 }
 
 impl Timelines {
-    /// The timelines of a new device, listed among those of all devices.
+    /// The map of a new device, listed among those of all devices.
     pub(crate) fn of_new_device() -> Arc<Self> {
         let timelines = Arc::new(Self(Mutex::new(Rank::Timelines, HashMap::new())));
         ALL.write().push(Arc::clone(&timelines));
@@ -54,29 +54,29 @@ impl Timelines {
     }
 
     pub(crate) fn add(&self, stream: &Arc<Stream>) {
-        let timeline = Timeline::Stream(Arc::clone(stream));
-        self.0.lock().insert(stream.id(), timeline);
+        let end = StreamEnd::Stream(Arc::clone(stream));
+        self.0.lock().insert(stream.id(), end);
     }
 
     /// Replaces each stream that was destroyed and is in no call by the end of its last work. Forgets those that are
     /// over.
     pub(crate) fn settle(&self) {
         let (mut unused, mut ended) = (Vec::new(), Vec::new());
-        for (&id, timeline) in self.0.lock().iter() {
-            match timeline {
+        for (&id, end) in self.0.lock().iter() {
+            match end {
                 // The map has the last reference. New ones come only from `find` and `live`, whose callers submit no
                 // work of a host.
-                Timeline::Stream(stream) if Arc::strong_count(stream) == 1 => {
+                StreamEnd::Stream(stream) if Arc::strong_count(stream) == 1 => {
                     unused.push(Arc::clone(stream));
                 }
-                Timeline::Stream(_) => {}
-                Timeline::Ended(tail) => ended.push((id, Arc::clone(tail))),
+                StreamEnd::Stream(_) => {}
+                StreamEnd::Ended(tail) => ended.push((id, Arc::clone(tail))),
             }
         }
         for stream in unused {
             // If the driver makes no event, the stream stays, and the next call tries again.
             let Ok(tail) = stream.tail() else { continue };
-            let replaced = self.0.lock().insert(stream.id(), Timeline::Ended(tail));
+            let replaced = self.0.lock().insert(stream.id(), StreamEnd::Ended(tail));
             // Not under the lock: dropping the stream destroys its queue, which calls the driver.
             drop(replaced);
         }
@@ -91,14 +91,14 @@ impl Timelines {
     pub(crate) fn live(&self) -> Vec<Arc<Stream>> {
         let timelines = self.0.lock();
         let streams = timelines.values().filter_map(|one| match one {
-            Timeline::Stream(stream) => Some(Arc::clone(stream)),
-            Timeline::Ended(_) => None,
+            StreamEnd::Stream(stream) => Some(Arc::clone(stream)),
+            StreamEnd::Ended(_) => None,
         });
         streams.collect()
     }
 
-    /// The timeline of a stream; `None` if its work is known to have finished, or it is of another device.
-    pub(crate) fn find(&self, id: u64) -> Option<Timeline> {
+    /// The end of a stream's work; `None` if its work is known to have finished, or it is of another device.
+    pub(crate) fn find(&self, id: u64) -> Option<StreamEnd> {
         self.0.lock().get(&id).cloned()
     }
 
@@ -109,10 +109,10 @@ impl Timelines {
 
     /// The ends of all work that all streams of the device were given, also streams that were destroyed.
     pub(crate) fn fences(&self) -> Result<Vec<Arc<Tail>>> {
-        self.all().iter().map(Timeline::fence).collect()
+        self.all().iter().map(StreamEnd::fence).collect()
     }
 
-    fn all(&self) -> Vec<Timeline> {
+    fn all(&self) -> Vec<StreamEnd> {
         self.0.lock().values().cloned().collect()
     }
 
@@ -131,8 +131,8 @@ impl Timelines {
     }
 }
 
-/// The timeline of a stream of any device; `None` if its work is known to have finished.
-pub(crate) fn find(id: u64) -> Option<Timeline> {
+/// The end of the work of a stream of any device; `None` if its work is known to have finished.
+pub(crate) fn find(id: u64) -> Option<StreamEnd> {
     ALL.read().iter().find_map(|one| one.find(id))
 }
 

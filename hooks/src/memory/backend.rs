@@ -17,7 +17,7 @@ use outrigger_locks::{Mutex, Rank};
 use crate::memory::limit;
 use crate::memory::sleeping::Sleeping;
 use crate::observer::{self, Observation, ObservationKinds, Pressure};
-use crate::timelines::{self, Timeline, Timelines};
+use crate::timelines::{self, StreamEnd, Timelines};
 use crate::{Error, Result};
 
 /// The point after which memory is free.
@@ -166,7 +166,7 @@ impl Backend for DeviceMemory {
             Fence::Capture(..) => false,
             Fence::Tail(_) if !self.stream_waits => false,
             Fence::Tail(tail) => match find(Some(&self.timelines), id) {
-                Some(Timeline::Stream(stream)) => {
+                Some(StreamEnd::Stream(stream)) => {
                     !stream.is_capturing() && stream.queue().wait_event(tail.event()).is_ok()
                 }
                 _ => false,
@@ -326,35 +326,35 @@ impl VirtualMemory for DeviceMemory {
     }
 }
 
-/// The timeline of a stream of any device, also of a stream that was destroyed. `own` timelines are asked first.
-fn find(own: Option<&Timelines>, id: StreamId) -> Option<Timeline> {
+/// The end of the work of a stream of any device, also of a stream that was destroyed. `own` is asked first.
+fn find(own: Option<&Timelines>, id: StreamId) -> Option<StreamEnd> {
     let found = own.and_then(|own| own.find(id.0));
     found.or_else(|| timelines::find(id.0))
 }
 
 /// A fence after the work of a stream of any device, for memory that goes to work of the stream `next`, if that is known.
-/// `own` timelines are asked first.
+/// `own` is asked first.
 pub(crate) fn fence_of(
     own: Option<&Timelines>,
     id: StreamId,
     next: Option<StreamId>,
 ) -> Result<Fence> {
-    let Some(timeline) = find(own, id) else {
+    let Some(end) = find(own, id) else {
         return Ok(Fence::Passed);
     };
-    if let Timeline::Stream(stream) = &timeline
+    if let StreamEnd::Stream(stream) = &end
         && stream.is_capturing()
     {
         let recorded = match next.and_then(|next| find(own, next)) {
-            Some(Timeline::Stream(next)) => stream.captured_use(Some(&next)),
-            Some(Timeline::Ended(_)) | None => stream.captured_use(None),
+            Some(StreamEnd::Stream(next)) => stream.captured_use(Some(&next)),
+            Some(StreamEnd::Ended(_)) | None => stream.captured_use(None),
         };
         if let Some(recorded) = recorded {
             // An idle queue stays idle until the capture ends. An event on it would pass only when the device gets to it.
             let idle = matches!(stream.queue().query(), Ok(true));
-            let before = if idle { None } else { Some(timeline.fence()?) };
+            let before = if idle { None } else { Some(end.fence()?) };
             return Ok(Fence::Capture(recorded, before));
         }
     }
-    Ok(Fence::Tail(timeline.fence()?))
+    Ok(Fence::Tail(end.fence()?))
 }

@@ -17,17 +17,17 @@ use crate::{Error, Result};
 static ROUTES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static STACK: RefCell<Vec<Route>> = const { RefCell::new(Vec::new()) };
+    static STACK: RefCell<Vec<PoolUse>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A pool use: allocations on the stream come from the pool. Keeps the pool alive.
-struct Route {
+struct PoolUse {
     handle: u64,
     memory: Arc<PoolRef>,
     stream: u64, // 0: on any
 }
 
-impl Drop for Route {
+impl Drop for PoolUse {
     fn drop(&mut self) {
         ROUTES.fetch_sub(1, Ordering::Relaxed);
     }
@@ -55,7 +55,7 @@ pub fn begin_pool_use(handle: u64, only_stream: u64) -> Result<()> {
         }
     }
     ROUTES.fetch_add(1, Ordering::Relaxed);
-    let route = Route {
+    let route = PoolUse {
         handle,
         memory,
         stream: only_stream,
@@ -102,7 +102,7 @@ pub(super) fn chosen(device: u32, stream: u64) -> Option<Arc<PoolRef>> {
 
 #[cold]
 fn innermost(device: u32, stream: u64) -> Option<Arc<PoolRef>> {
-    let fits = |route: &&Route| {
+    let fits = |route: &&PoolUse| {
         route.memory.device().index() == device && (route.stream == 0 || route.stream == stream)
     };
     // At the end of a thread it may still allocate after its stack of uses is gone.
