@@ -3,6 +3,7 @@
 
 mod comments;
 mod floors;
+mod glossary;
 mod layers;
 mod text;
 mod variables;
@@ -41,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     problems.extend(sources.iter().flat_map(text::check));
     problems.extend(text::check_allocator(&sources));
     problems.extend(comments::check(&sources));
+    problems.extend(glossary::check(&sources));
     problems.extend(variables::check(&sources));
     problems.extend(planted::check(workspace)?);
     for problem in &problems {
