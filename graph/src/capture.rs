@@ -45,7 +45,7 @@ pub enum CaptureMode {
 }
 
 impl CaptureMode {
-    /// From its number in the C ABI.
+    /// The mode with this number in the C ABI.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for any other number.
@@ -73,7 +73,7 @@ pub struct CaptureInfo {
     pub mode: CaptureMode,
     /// Whether a call in it has failed.
     pub failed: bool,
-    /// Nodes so far.
+    /// The number of nodes so far.
     pub nodes: u32,
     /// Streams that record, the first included.
     pub streams: u32,
@@ -147,7 +147,7 @@ struct CaptureState {
     resources: Arc<Resources>,
     map: BufferMap,
     lanes: Vec<LaneState>,
-    /// Threads that have recorded.
+    /// The threads that have recorded, whose failed calls make the capture fail.
     threads: Vec<ThreadId>,
     failed: Option<Error>,
 }

@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// Memory that nodes use.
+/// A range of device memory that nodes use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// The first device address.
@@ -104,7 +104,7 @@ pub struct Node<C> {
     accesses: Range<u32>,
 }
 
-/// Nodes and edges.
+/// The nodes and edges of a graph.
 #[derive(Clone, Debug)]
 pub struct Dag<C> {
     nodes: Vec<Node<C>>,

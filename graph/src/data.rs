@@ -111,7 +111,7 @@ pub enum ConditionalKind {
 }
 
 impl ConditionalKind {
-    /// From its number in the C ABI.
+    /// The kind with this number in the C ABI.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for any other number.

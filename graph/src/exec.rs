@@ -36,7 +36,7 @@ use crate::{Error, Result};
 /// The choices that a host has when it instantiates a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecFlags {
-    /// Replays use one thread.
+    /// Whether replays use one thread.
     pub serial: bool,
     /// Replays go through the driver's queue node by node.
     pub submit: bool,
@@ -65,7 +65,7 @@ impl ExecMode {
 /// Figures of an executable graph.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecInfo {
-    /// Nodes that run.
+    /// The number of nodes that run.
     pub nodes: u32,
     /// Nodes that were dropped, because nobody sees their results.
     pub dropped: u32,
@@ -73,7 +73,7 @@ pub struct ExecInfo {
     pub segments: u32,
     /// Segments that run on several threads.
     pub parallel_segments: u32,
-    /// Replays so far.
+    /// The number of replays so far.
     pub replays: u64,
     /// Bytes that its pool holds.
     pub memory_bytes: u64,
@@ -89,7 +89,7 @@ pub struct GraphExec {
     device: &'static dyn Device,
     mode: ExecMode,
     serial: bool,
-    /// Replays so far.
+    /// The number of replays so far.
     replays: AtomicU64,
     /// The operators that a replay runs, to be counted. An update changes none of them.
     replayed: Box<[Replayed]>,
@@ -214,7 +214,7 @@ impl Graph {
 }
 
 impl GraphExec {
-    /// Figures.
+    /// Figures of the executable graph.
     pub fn info(&self) -> ExecInfo {
         let (data, schedule) = {
             let shown = self.shown.lock();

@@ -40,9 +40,9 @@ struct Inner {
 pub struct GraphInfo {
     /// The device of the graph.
     pub device: u32,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// Edges.
+    /// The number of edges.
     pub edges: u32,
     /// Bytes that its pool holds.
     pub memory_bytes: u64,
@@ -295,7 +295,7 @@ impl Graph {
     /// As [`add_kernel`](Self::add_kernel); `UNSUPPORTED` if there is no kernel for these arguments.
     pub fn add_operator(&self, deps: &[NodeId], id: OperatorId, call: &Call<'_>) -> Result<NodeId> {
         let (_, pool) = self.memory();
-        // Not under the lock: this calls the driver and observers.
+        // The graph is not locked here, because the call reaches the driver and observers.
         let mut driver = DriverNode::find(id, call, &pool)?;
         self.add(deps, |_, store, buffers| {
             record::operator(store, buffers, id, call, driver.as_mut())

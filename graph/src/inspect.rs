@@ -149,7 +149,7 @@ fn failed(code: i32, what: &str, stream: &Stream) -> Result<()> {
 /// The time at which a node ran.
 struct Timed {
     node: NodeId,
-    /// Since the replay began.
+    /// The time since the replay began.
     begun: Duration,
     took: Duration,
 }

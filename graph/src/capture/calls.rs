@@ -90,7 +90,7 @@ impl Recording<'_> {
         if let Err(error) = self.record(|_| Ok(()))? {
             return Some(Err(error));
         }
-        // Not under the lock: observers may be asked to release memory, and may use the capture for that.
+        // The capture is not locked here: observers may be asked to release memory, and may use the capture for that.
         let outcome = alloc(self.capture.pool(), StreamId(self.stream.id()));
         let made = outcome.as_ref().ok().map(|(base, _)| *base);
         let noted = self.record(|steps| {
@@ -312,7 +312,7 @@ impl Stream {
                 }),
                 None => self.join(theirs, &mark),
             };
-            // Else the stream's place has changed since it was asked for.
+            // The answer is missing if the stream's place has changed since it was asked for.
             if let Some(waited) = waited {
                 return waited.map(|()| true);
             }
