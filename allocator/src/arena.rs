@@ -46,7 +46,7 @@ pub(crate) enum Release {
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing.
+    /// The caller has nothing to do.
     Done,
     /// Call [`Arena::pass`] for this block once for each stream, when the present work of the stream
     /// has finished. `owner` is the stream that gets the block then.
@@ -263,7 +263,7 @@ impl Arena {
         release.ok_or_else(|| self.why_not_in_use(address))
     }
 
-    /// As [`free`](Self::free), if there is a block in use at this address.
+    /// Does what [`free`](Self::free) does, if there is a block in use at this address.
     #[inline]
     pub(crate) fn try_free(&mut self, address: u64) -> Option<Release> {
         let id = self.index.get(&self.blocks, address);

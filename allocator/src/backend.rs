@@ -152,9 +152,9 @@ pub struct Physical(pub u64);
 /// Free and total bytes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// Bytes that nobody holds.
+    /// The bytes that nobody holds.
     pub free: u64,
-    /// Bytes in all.
+    /// The bytes of the device in all.
     pub total: u64,
 }
 

@@ -6,7 +6,7 @@
 /// Enough for any 60-bit number.
 const LEVELS: usize = 10;
 
-/// The set.
+/// The set of small numbers.
 pub(crate) struct BitTree {
     words: Vec<u64>,
     begins: [usize; LEVELS + 1], // of each level in `words`; the last level is a single word

@@ -83,7 +83,7 @@ impl Block {
     }
 }
 
-/// All records.
+/// The records of all blocks of an arena.
 pub(crate) struct Blocks {
     records: Vec<Block>,
     spare: u32,

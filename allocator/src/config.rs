@@ -171,7 +171,7 @@ impl Config {
         self.expandable
     }
 
-    /// The limit in bytes.
+    /// The most bytes that may be held from the device.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -452,7 +452,7 @@ pub(crate) enum Class {
 pub(crate) struct Request {
     /// Bytes that the caller asked for.
     pub(crate) requested: u64,
-    /// Bytes that it gets.
+    /// The bytes that the caller gets.
     pub(crate) size: u64,
     pub(crate) class: Class,
 }

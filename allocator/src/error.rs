@@ -70,7 +70,7 @@ pub enum PoolError {
         /// The pool that the caller named.
         pool: PoolId,
     },
-    /// Another thread allocates from it.
+    /// Another thread allocates from the pool.
     #[error("memory pool {pool} is being allocated from, and cannot be put to sleep meanwhile")]
     Busy {
         /// The pool that the caller named.
@@ -101,11 +101,12 @@ pub enum PoolError {
 pub struct OutOfMemory {
     /// The bytes that the caller asked for.
     pub requested: u64,
-    /// Held from the device.
+    /// The bytes that are held from the device.
     pub reserved: u64,
     /// The bytes that callers have.
     pub allocated: u64,
-    /// Held, but not in use: in blocks that are too small, or that belong to other streams or pools.
+    /// The bytes that are held, but not in use: in blocks that are too small, or that belong to other
+    /// streams or pools.
     pub free: u64,
     /// The largest of these blocks.
     pub largest_free_block: u64,

@@ -30,7 +30,7 @@ pub struct Recorded {
     /// The first address. Of an event [`OutOfMemory`](HistoryKind::OutOfMemory): the free bytes of the
     /// device, as far as it tells.
     pub address: u64,
-    /// Bytes, rounded.
+    /// The size in bytes, rounded.
     pub size: u64,
     /// Bytes, as they were asked for; of a segment the same as `size`.
     pub requested: u64,
@@ -140,7 +140,7 @@ const TRACE: u32 = 4;
 const CONTEXT: u32 = 8;
 const CONTEXT_OF_FREES: u32 = 16;
 
-/// A live block.
+/// A live block, with its note.
 struct Live {
     block: Recorded,
     note: BlockNote,

@@ -6,7 +6,7 @@
 
 use crate::block::{Blocks, NONE};
 
-/// The table.
+/// The table of blocks by their start.
 pub(crate) struct Index {
     slots: Box<[u32]>, // a power of two of them
     shift: u32,        // 64 - log2(slots)

@@ -12,7 +12,7 @@ struct Octave {
     heads: [u32; 64],
 }
 
-/// The lists.
+/// The free blocks of one arena and class.
 pub(crate) struct FreeLists {
     used: u64, // octaves that are not empty
     octaves: Vec<Octave>,

@@ -16,7 +16,7 @@ use crate::arenas::ArenaId;
 pub(crate) enum Waiter {
     /// A freed block of an arena, to be used again.
     Block {
-        /// The arena.
+        /// The arena of the block.
         arena: ArenaId,
         /// The number of the block within the arena.
         block: u32,

@@ -13,7 +13,7 @@ use crate::config::Class;
 /// A segment's record.
 pub(crate) struct Segment {
     pub(crate) address: u64,
-    /// Bytes of addresses.
+    /// The size in bytes of addresses, mapped or not.
     pub(crate) size: u64,
     pub(crate) class: Class,
     /// The block at the segment's start. It never changes, because of two blocks that are joined the
@@ -146,7 +146,7 @@ impl Span {
         let first = self.chunks.partition_point(|chunk| chunk.home < from);
         let rest = &self.chunks[first..];
         let lies_within = |chunk: &Chunk| chunk.home + chunk.size <= to;
-        // Most blocks have none.
+        // Most blocks have no chunk that lies whole in them.
         if !rest.first().is_some_and(lies_within) {
             return &[];
         }

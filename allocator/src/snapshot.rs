@@ -29,7 +29,7 @@ pub struct Freed {
 pub struct BlockInfo {
     /// The first address.
     pub base: u64,
-    /// Bytes, rounded.
+    /// The size in bytes, rounded.
     pub size: u64,
     /// Bytes asked for; 0 if free.
     pub requested: u64,
@@ -92,7 +92,7 @@ impl BlockState {
 pub struct SegmentBlock {
     /// The first address.
     pub address: u64,
-    /// Bytes, rounded.
+    /// The size in bytes, rounded.
     pub size: u64,
     /// Bytes asked for; 0 if not in use.
     pub requested: u64,
@@ -105,7 +105,7 @@ pub struct SegmentBlock {
 pub struct SegmentInfo {
     /// The first address.
     pub address: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The stream whose allocations it serves.
     pub stream: StreamId,
@@ -117,7 +117,7 @@ pub struct SegmentInfo {
     pub view: bool,
     /// A mapped part of a reserved range, that can grow.
     pub expandable: bool,
-    /// All of it, in the order of addresses, without gaps.
+    /// The blocks of the whole segment, in the order of addresses, without gaps.
     pub blocks: Vec<SegmentBlock>,
 }
 

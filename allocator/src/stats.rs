@@ -7,13 +7,14 @@ use crate::tally::{Count, QUANTITIES, Quantity, Tally};
 /// A quantity over time. `current` = all that was ever added, less all that was ever taken away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Now.
+    /// The value now.
     pub current: u64,
     /// The largest `current` since the start or [`reset_peak`](crate::Allocator::reset_peak).
     pub peak: u64,
-    /// Added since the start or [`reset_accumulated`](crate::Allocator::reset_accumulated).
+    /// The amount that was added since the start or
+    /// [`reset_accumulated`](crate::Allocator::reset_accumulated).
     pub allocated: u64,
-    /// Taken away since then.
+    /// The amount that was taken away since then.
     pub freed: u64,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Tally {
     credit: [i64; QUANTITIES],
     /// The value that `credit` would have if the quantity were 0.
     given: [i64; QUANTITIES],
-    /// All that was ever added.
+    /// The amount of each quantity that was ever added.
     added: [u64; QUANTITIES],
     /// The part of the bytes, requested bytes and blocks in use that is pending: freed, not reusable.
     pending_bytes: u64,

@@ -30,7 +30,7 @@ struct PoolRecord {
     suspended: bool,
 }
 
-/// All pools.
+/// The records of all pools.
 #[derive(Default)]
 pub(super) struct Pools {
     records: HashMap<PoolId, PoolRecord>,

@@ -97,8 +97,8 @@ impl<B: Backend> Allocator<B> {
         self.give_back_of(wanted, |_| true)
     }
 
-    /// As [`give_back`](Self::give_back), but only of streams without unfinished work, so that nobody
-    /// waits.
+    /// Does what [`give_back`](Self::give_back) does, but only of streams without unfinished work, so
+    /// that nobody waits.
     pub(super) fn give_back_at_once(&self, wanted: u64) -> u64 {
         self.give_back_of(wanted, |stream| self.has_finished(stream))
     }

@@ -79,7 +79,7 @@ impl<B: Backend> Allocator<B> {
                 self.settle_and_show(growth)
             };
             for arena in leaving {
-                // All of it may have left since.
+                // The memory of the arena may have left since, and the arena with it.
                 if self.arenas.find(arena).is_none() {
                     continue;
                 }

@@ -17,7 +17,7 @@ const LOOKS: usize = 4;
 pub struct IdleWatch {
     /// Bytes in use at the last looks.
     seen: [u64; LOOKS],
-    /// Looks so far.
+    /// The number of looks so far.
     looks: usize,
 }
 

@@ -123,14 +123,15 @@ impl<B: Backend> Allocator<B> {
 
     /// Takes the offered chunks that are still idle, and makes the stream wait for the streams that used them.
     fn take(&self, stream: StreamId, offers: &[Offer]) -> Vec<Piece> {
-        // Out of use first: what their streams are given from here on does not touch them.
+        // Chunks are taken out of use first: what their streams are given from here on does not touch
+        // them.
         let mut idle: Vec<&[Offer]> = Vec::new();
         for run in offers.chunk_by(Offer::precedes) {
             let mut holder = self.arenas.lock(run[0].holder);
             if take_out(&mut holder, run) {
                 idle.push(run);
             } else if run.len() > 1 {
-                // Some of them may be in use by now.
+                // Some chunks of the run may be in use by now.
                 idle.extend(run.chunks(1).filter(|one| take_out(&mut holder, one)));
             }
         }

@@ -81,7 +81,7 @@ impl Arena {
         self.passed(id)
     }
 
-    /// One of the streams that a pending block waits for has passed.
+    /// Notes that one of the streams that a pending block waits for has passed.
     pub(crate) fn pass(&mut self, id: u32) -> Next {
         self.blocks[id].up -= 1;
         if self.blocks[id].up > 0 {

@@ -17,7 +17,7 @@ impl Arena {
         kinds.all(|kind| matches!(kind, SegmentKind::Span(_)))
     }
 
-    /// Whether it sleeps.
+    /// Whether the memory of the arena sleeps.
     pub(crate) fn is_asleep(&self) -> bool {
         self.asleep
     }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-/// Ids of a page.
+/// The number of ids in a page.
 const PAGE: u64 = 256;
 
 /// Two bits of 256 ids: the word of `used`, and of `live`.

@@ -27,7 +27,7 @@ impl<W: Write> Writer<W> {
         writeln!(self.output, "a {id} {bytes} {}", stream.0)
     }
 
-    /// Allocation `id` is freed.
+    /// Writes that allocation `id` is freed.
     pub fn free(&mut self, id: u64) -> io::Result<()> {
         writeln!(self.output, "f {id}")
     }
@@ -52,7 +52,7 @@ impl<W: Write> Writer<W> {
         writeln!(self.output, "# oom {bytes} {}", stream.0)
     }
 
-    /// All operations of a trace in memory.
+    /// Writes all operations of a trace in memory.
     pub fn trace(&mut self, trace: &Trace) -> io::Result<()> {
         for op in &trace.ops {
             match *op {
