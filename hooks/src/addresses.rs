@@ -9,7 +9,7 @@ use crate::memory::{PointerInfo, not_allocated, nowhere};
 use crate::{Device, Error, Result, Runtime};
 
 impl Runtime {
-    /// All devices, the current one first: most memory is of that one.
+    /// Iterates over all devices, the current one first: most memory is of that one.
     fn by_likelihood(&self) -> impl Iterator<Item = &'static Device> {
         let current = self.device(current_device()).ok();
         let rest = self

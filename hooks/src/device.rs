@@ -232,7 +232,7 @@ impl Device {
             // R47: launches of the operator may be running, on any stream.
             self.retire_behind_all(Box::new(operator));
         }
-        // Not under the lock: the driver is asked, and what is dropped may retire more.
+        // The list is not locked here: the driver is asked, and objects that are dropped may retire more.
         let all = std::mem::take(&mut *self.retired.lock());
         if all.is_empty() {
             return;

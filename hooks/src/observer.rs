@@ -32,14 +32,14 @@ impl ObservationKinds {
     pub const FALLBACK: Self = Self(32);
     /// A host kernel served an operator on a device that is not the CPU, for the first time, in the mode that warns.
     pub const HOST_KERNEL: Self = Self(64);
-    /// All of them.
+    /// All kinds that hosts name.
     pub const ALL: Self = Self(127);
 
     /// A request to release memory. Hosts do not name this kind.
     const PRESSURE: Self = Self(1 << 31);
 }
 
-/// One thing that happened.
+/// An event that observers hear of.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation<'a> {
     /// The kind: one bit.

@@ -64,7 +64,7 @@ pub fn is_pinned(pointer: *const c_void) -> bool {
     made_host_memory().is_some_and(|memory| memory.lookup(pointer).is_some())
 }
 
-/// The source of segments.
+/// The source of segments of pinned memory.
 enum PinnedMemory {
     /// A driver that pins.
     Driver(Driver),

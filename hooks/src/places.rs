@@ -73,9 +73,9 @@ impl FallbackMode {
 /// The mode of each fallback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FallbackPolicy {
-    /// For kernels of the framework.
+    /// The mode for kernels of the framework.
     pub framework: FallbackMode,
-    /// For host kernels on a device that is not the CPU.
+    /// The mode for host kernels on a device that is not the CPU.
     pub host: FallbackMode,
 }
 

@@ -231,7 +231,7 @@ pub fn withdraw_operator(id: u64) -> Result<()> {
     let registered = TABLE.remove(id)?;
     let (operator, _) = registered.scope;
     let mut list = LIST.write();
-    // Another one may have taken its place meanwhile.
+    // Another registration may have taken the place of this one meanwhile.
     let is_it = list
         .get(&registered.scope)
         .is_some_and(|one| one.id() == id);
@@ -242,7 +242,7 @@ pub fn withdraw_operator(id: u64) -> Result<()> {
         word.fetch_and(!bit, Ordering::Relaxed);
     }
     drop(list);
-    // Not under the lock: this may drop the function.
+    // The list is not locked here, because this drop may end a function of the host.
     drop(gone);
     Ok(())
 }

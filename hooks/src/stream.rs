@@ -25,7 +25,7 @@ static OWNED: [Owned; MAX_DEVICES] = [const { Owned::new() }; MAX_DEVICES];
 
 struct Owned {
     default: OnceLock<Ref<Stream>>,
-    /// By priority.
+    /// The streams of the pool, by priority.
     pools: Mutex<BTreeMap<i32, Vec<Ref<Stream>>>>,
     next: AtomicUsize,
 }
@@ -95,8 +95,8 @@ impl Device {
             let turn = owned.next.fetch_add(1, Ordering::Relaxed);
             return Ok(pool[turn % pool.len()].clone());
         }
-        // Not under the lock: the driver makes the queue. Threads that ask at the same moment may add a few more
-        // streams.
+        // The pool is not locked here, because the driver makes the queue. Threads that ask at the same moment may add
+        // a few more streams.
         let stream = Stream::make(self, priority, StreamOwner::Runtime)?;
         let mut pools = owned.pools.lock();
         pools.entry(priority).or_default().push(stream.clone());

@@ -77,7 +77,7 @@ impl Timelines {
             // If the driver makes no event, the stream stays, and the next call tries again.
             let Ok(tail) = stream.tail() else { continue };
             let replaced = self.0.lock().insert(stream.id(), StreamEnd::Ended(tail));
-            // Not under the lock: dropping the stream destroys its queue, which calls the driver.
+            // The map is not locked here: dropping the stream destroys its queue, which calls the driver.
             drop(replaced);
         }
         ended.retain(|(_, tail)| tail.is_over());
