@@ -85,7 +85,7 @@ pub fn end_pool_use(handle: u64) -> Result<()> {
             "this thread uses no pool: the use of pool {handle:#x} ends on the thread that began it"
         )),
     });
-    // Not within the borrow: dropping the last reference to a pool gives memory back.
+    // The pool use is dropped after the borrow: dropping the last reference to a pool gives memory back.
     ended
         .map(drop)
         .map_err(|text| Error::new(Code::INVALID_ARGUMENT, text))

@@ -72,7 +72,8 @@ impl Sleeper<'_> {
         if !begun? {
             return Ok(0);
         }
-        // Not under the lock, because all work is waited for. From here on each submission checks the pool's memory.
+        // The pool's state is not locked here, because all work is waited for. From here on each submission checks the
+        // pool's memory.
         match self.page_out() {
             Ok(contents) => {
                 let bytes = contents.bytes;
@@ -122,7 +123,7 @@ impl Sleeper<'_> {
         let Some(saved) = saved? else {
             return Ok(());
         };
-        // Not under the lock: observers may be asked to release memory.
+        // The pool's state is not locked here: observers may be asked to release memory.
         let outcome = self.page_in(&saved);
         sleeping.change(|pools| match outcome {
             Ok(()) => pools.remove(&self.pool),
@@ -228,7 +229,7 @@ fn restore(device: &Device, ranges: &[(u64, Box<[u8]>)]) -> Result<(), Failure> 
     })
 }
 
-/// A failure of copies.
+/// A failure of the copies that save or restore a pool.
 struct Failure {
     error: Error,
     /// Whether copies may still be running, because waiting for the driver failed.
@@ -251,7 +252,7 @@ fn copy(
     let queue = device.driver().queue_create(device.ordinal(), 0);
     let queue = queue.map_err(Error::from)?;
     let submitted = submit(&queue);
-    // Also after a failure, because the copies that were submitted before it use the buffers.
+    // The driver is waited for also after a failure, because the copies that were submitted before it use the buffers.
     let (finished, over) = queue.finish();
     submitted.and(finished).map_err(|error| Failure {
         error: error.into(),
