@@ -94,18 +94,19 @@ impl CaptureEnd {
     }
 }
 
-/// A use of memory by all that a stream has recorded so far. This keeps nothing of the capture alive: whoever has one may
-/// be freeing memory, and must not become the last owner of the capture's pool at that moment.
+/// A use of memory by all that a stream has recorded so far. The note keeps nothing of the capture alive: its holder
+/// may be freeing memory, and must not become the last owner of the capture's pool at that moment.
 #[derive(Debug)]
 pub struct CapturedUse {
     end: CaptureEnd,
-    /// The lane that gets the memory next, if it is one of the same capture, and what comes before the use's end.
+    /// The lane that gets the memory next, if it is one of the same capture, and the nodes that come before the end of
+    /// the use.
     next: Option<(Pasts, Lane, Past)>,
 }
 
 impl CapturedUse {
-    /// Whether what is recorded from now on may have the memory: the stream that gets it runs after the use by what it has
-    /// waited for, or the capture has ended. Replays are ordered by the graph.
+    /// Whether commands that are recorded from now on may use the memory: the stream that gets it has waited for the
+    /// end of the use, or the capture has ended. Replays are ordered by the graph.
     pub fn over(&self) -> bool {
         let next = self.next.as_ref();
         self.end.passed() || next.is_some_and(|(pasts, lane, past)| pasts.reached(*lane, past))
@@ -337,8 +338,8 @@ impl Stream {
         error
     }
 
-    /// The use of memory by what this stream has recorded so far; `None` if it does not capture. `next` is the stream
-    /// whose work gets the memory after that, if it is known.
+    /// The use of memory by the nodes that this stream has recorded so far; `None` if it does not capture. `next` is
+    /// the stream whose work gets the memory after that, if it is known.
     pub fn captured_use(&self, next: Option<&Self>) -> Option<CapturedUse> {
         let place =
             |capture: &Arc<Capture>, lane| (capture.end.clone(), lane, capture.pasts.clone());

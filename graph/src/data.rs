@@ -35,8 +35,8 @@ pub(crate) struct Command {
     pub(crate) call: Option<StoredCall>,
     /// The name under which its kernel is launched.
     pub(crate) name: &'static CStr,
-    /// Whether words of the block may be addresses that are not known as such. Other memory cannot be bound in place of
-    /// what they name.
+    /// Whether the block may have addresses that the graph does not know. Then no other memory can be bound in place of
+    /// a buffer that the node uses.
     pub(crate) fixed: bool,
     /// Whether the addresses in the block of a kernel are host pointers: it runs as a host call on every device.
     pub(crate) on_host: bool,

@@ -116,8 +116,8 @@ impl Generators {
         starts
     }
 
-    /// Adds what a child does to its generators, which comes after all that is done here. Returns where the child's
-    /// generators are before it.
+    /// Adds the draws of a child graph, which come after all draws here. Returns the states of the child's generators
+    /// before them.
     pub(crate) fn adopt(&mut self, child: &Self) -> Vec<DrawState> {
         let mut places = Vec::with_capacity(child.0.len());
         for one in &child.0 {
@@ -169,7 +169,7 @@ pub(crate) fn token(capture: u64, index: u64) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(SECOND)
 }
 
-/// The capture of which a seed is a token. A number that is no token is none of a capture that has been.
+/// The number of the capture that a token is of. For a seed that is no token, it is the number of no capture so far.
 fn capture_of(seed: u64) -> u64 {
     let mixed = seed.wrapping_mul(inverse(SECOND));
     let mixed = mixed ^ mixed >> 29 ^ mixed >> 58;

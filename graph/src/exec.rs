@@ -534,8 +534,8 @@ impl Look<'_> {
         self.exec.device.retire(stream, Box::new(native));
     }
 
-    /// Runs `with` on a thread of the driver, and waits for it. `with` is given the program, its data, and what to add
-    /// to a device address to reach its bytes.
+    /// Runs `with` on a thread of the driver, and waits for it. `with` gets the program, its data, and the bias that
+    /// turns a device address into a host address.
     pub(super) fn on_host<R: Send + Sync + 'static>(
         &mut self,
         with: impl FnOnce(&Program, &GraphData, i64) -> R + Send + 'static,

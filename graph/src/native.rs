@@ -54,8 +54,7 @@ struct Commands {
     blocks: Vec<(u32, u32)>,
 }
 
-/// Nodes between two changed ones are recorded with them if they are no more than this: a recording of its own costs as
-/// much.
+/// The most nodes between two changed ones that are recorded again with them: a recording of its own costs as much.
 const GAP: u32 = 8;
 
 impl Commands {

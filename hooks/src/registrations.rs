@@ -99,8 +99,8 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Ends it. No call of the function begins after that; calls that are running go on, and the last one drops the
-    /// function.
+    /// Ends the registration. No call of the function begins after that; calls that are running go on, and the last one
+    /// drops the function.
     ///
     /// # Errors
     /// `INVALID_HANDLE` if another registration has replaced it.

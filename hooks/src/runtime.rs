@@ -222,8 +222,8 @@ impl Runtime {
         refused
     }
 
-    /// Opens a device of a driver under the next number. All that can fail comes before anything is kept by that number,
-    /// which the next device gets if this one cannot be opened.
+    /// Opens a device of a driver under the next number. Every step that can fail comes before anything is kept by that
+    /// number, which the next device gets if this one cannot be opened.
     fn add_device(&self, driver: &Driver, ordinal: u32) -> Result<&'static Device> {
         let index = self.device_count();
         let Some(slot) = self.devices.get(index as usize) else {

@@ -65,9 +65,9 @@ impl Recording<'_> {
         recorded.map(|outcome| outcome.map_err(|error| error.on_stream(self.stream.id())))
     }
 
-    /// The driver's own operator for a call, with its workspace, or that the call becomes a host kernel. It calls the
-    /// driver and observers, so it comes before [`record`](Self::record), and what it returns is dropped after that.
-    /// `None` if the capture has ended.
+    /// The driver's own operator for a call, with its workspace, or a note that the call becomes a host kernel. The
+    /// search calls the driver and observers, so it comes before [`record`](Self::record), and its result is dropped
+    /// after that. `None` if the capture has ended.
     ///
     /// # Errors
     /// `UNSUPPORTED` if neither has anything for the call; what the driver reports; `CAPTURE` if the capture has failed.
@@ -215,8 +215,8 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Gives the graph user data, which it destroys when nothing of it runs any more. It comes last, because what fails
-    /// behind it would leave two owners.
+    /// Gives the graph user data, which the graph destroys when no replay can use it any more. The call comes last,
+    /// because a failure behind it would leave two owners.
     pub fn own(&mut self, user: *mut c_void, destroy: DestroyFn) {
         self.state.resources.own(user, Some(destroy));
     }
