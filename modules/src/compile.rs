@@ -1,4 +1,4 @@
-//! How a module comes into being: from the store, or by the driver's compiler.
+//! The making of a module: from the store, or by the driver's compiler.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,16 +8,16 @@ use outrigger_store::{Key, Store};
 use crate::compiler_log;
 use crate::job::Request;
 
-/// Where modules came from.
+/// The numbers of modules by their origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// They were loaded already.
+    /// Modules that were loaded already.
     pub found: u64,
     /// Another process had compiled them.
     pub restored: u64,
     /// The driver compiled them.
     pub compiled: u64,
-    /// They could not be loaded.
+    /// Modules that could not be loaded.
     pub failed: u64,
 }
 
@@ -108,7 +108,7 @@ fn restore(store: &Store, key: &Key, request: &Request) -> Result<Option<Module>
         .module_load(request.device, sys::OTR_CODE_ELF, &binary, None);
     match loaded {
         Ok(module) => Ok(Some(module)),
-        // That is not the binary's fault, and the source would fare no better.
+        // Such a failure is not the binary's fault, and the source would fare no better.
         Err(error)
             if [
                 Code::OUT_OF_MEMORY,

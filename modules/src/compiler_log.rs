@@ -18,7 +18,7 @@ struct Place {
 /// The lines of `source` at which `log` reports errors, each with a mark below its column. Empty if it names none, or shows
 /// them itself.
 pub(crate) fn lines(log: &str, source: &str) -> String {
-    // What such a directive says is counted from somewhere else.
+    // Lines behind such a directive are counted from somewhere else.
     if source
         .lines()
         .any(|line| line.trim_start().starts_with("#line"))
@@ -97,7 +97,7 @@ fn place_in(line: &str) -> Option<Place> {
     best.map(|(_, place)| place)
 }
 
-/// How a place is written, the more telling one last: `1:12:5:` is also `1:12:`.
+/// The form in which a place is written, the more telling one last: `1:12:5:` is also `1:12:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
     Colon,

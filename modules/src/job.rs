@@ -10,7 +10,7 @@ use crate::compile::produce;
 use crate::source::Source;
 use crate::{Place, Shared};
 
-/// What is to be loaded, and where.
+/// The source and options of a module, and the device that it is loaded on.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) driver: Driver,
@@ -67,7 +67,7 @@ impl Job {
     /// Works on it if nobody does, else waits for who does.
     pub(crate) fn finish(&self) -> Result<Module> {
         if forked() {
-            // Who worked on it is a thread of the parent. The driver refuses, and says why.
+            // The thread that worked on it is a thread of the parent. The driver refuses, and says why.
             return Err(self.refusal());
         }
         self.run();

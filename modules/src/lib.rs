@@ -49,7 +49,7 @@ pub struct Modules {
     pool: Pool,
 }
 
-/// What jobs need, on whichever thread they run.
+/// The parts that jobs need, on whichever thread they run.
 #[derive(Debug)]
 struct Shared {
     store: Store,
@@ -66,12 +66,12 @@ struct Table {
 
 const FEWEST_SLOTS: usize = 64;
 
-/// Which module it is, within this process.
+/// The identity of a module within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Place {
-    /// Where the open driver lies, as a number: one that wraps another may have the same handle. It may come again after the
-    /// driver was closed; but a module keeps its driver open, so a module that is found belongs to the driver that was asked
-    /// for.
+    /// The address of the open driver: a driver that wraps another may have the same handle. It may come again after
+    /// the driver was closed; but a module keeps its driver open, so a module that is found belongs to the driver that
+    /// was asked for.
     driver: usize,
     device: u32,
     key: Key,
@@ -189,7 +189,7 @@ impl Modules {
         }
     }
 
-    /// Where the modules of this process came from so far.
+    /// The origins of this process's modules so far.
     pub fn counts(&self) -> Counts {
         self.shared.counts.read()
     }

@@ -113,7 +113,7 @@ fn what_is_only_to_be_restored_is_never_compiled() {
     let bench = bench.again(Make::default());
     let module = stored(&bench, &source("f")).unwrap();
     bench.check(0, 1, 0, 0);
-    // It is known from now on, to all who ask.
+    // The module is known from now on, to all who ask.
     assert!(bench.loads(&source("f")) && stored(&bench, &source("f")).is_ok());
     bench.check(2, 1, 0, 0);
     drop(module);
@@ -328,7 +328,7 @@ fn the_background_compiles_with_no_more_threads_than_allowed() {
         bench.control.running.load(SeqCst) == 2
     });
     assert!(pending.iter().all(|one| one.poll().is_none()));
-    // Who asks for one of them again gets the same.
+    // A caller that asks for one of them again gets the same.
     let same = begin("f7");
     bench.control.open();
     until("all are compiled", || {

@@ -10,19 +10,19 @@ use outrigger_device::{Driver, RawDriver, sys};
 
 const MARK: &str = "compiled by the stand-in:";
 
-/// What a test sees and sets of the stand-in.
+/// The figures and switches of the stand-in that a test sees and sets.
 #[derive(Default)]
 pub(crate) struct Control {
-    /// How often the compiler ran.
+    /// The number of times that the compiler ran.
     pub(crate) compiled: AtomicU32,
-    /// How many binaries were loaded.
+    /// The number of binaries that were loaded.
     pub(crate) loaded: AtomicU32,
     pub(crate) unloaded: AtomicU32,
-    /// How many compilers run now.
+    /// The number of compilers that run now.
     pub(crate) running: AtomicU32,
     /// And how many have run at one time.
     pub(crate) most: AtomicU32,
-    /// What the load of a binary answers; 0: it is loaded.
+    /// The code with which the load of a binary fails; 0: the binary is loaded.
     pub(crate) refusal: AtomicU32,
     closed: Mutex<bool>,
     opened: Condvar,
@@ -56,7 +56,7 @@ impl Control {
     }
 }
 
-/// How a stand-in is made.
+/// The properties of a stand-in.
 pub(crate) struct Make {
     pub(crate) version: &'static CStr,
     pub(crate) devices: u32,

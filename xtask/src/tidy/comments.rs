@@ -14,6 +14,7 @@ const IN_FORCE: &[&str] = &[
     "hooks",
     "drivers/kit",
     "layers",
+    "modules",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
