@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use crate::{Known, Mode, Question, Tuner, Way, tried};
 
-/// What a host asks.
+/// A question that a host asks.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// The question.
     pub question: Question,
     /// The names of the variants. The first one is the default.
     pub candidates: Vec<String>,
-    /// What a candidate may take, if it is not as usual.
+    /// The time that a candidate may take, if it is not the usual one.
     pub limit: Option<Duration>,
     /// The command that starts the worker: the program, then its arguments. Without it nothing is measured.
     pub worker: Option<Vec<String>>,
-    /// What the worker gets. Without it nothing is measured.
+    /// The task that the worker gets. Without it nothing is measured.
     pub task: Option<Value>,
     /// Whether what is not known is measured, also in [`Mode::Cached`].
     pub measure: bool,
@@ -25,7 +25,7 @@ pub struct Asked {
     pub again: bool,
 }
 
-/// What a host is told.
+/// The answer that a host gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The number of a candidate.

@@ -27,7 +27,7 @@ pub struct Question {
     pub driver: String,
     /// The device: its name, and what tells it from others of that name.
     pub device: String,
-    /// What is computed.
+    /// The operator that is computed.
     pub operator: String,
     /// The class of sizes and layouts.
     pub class: String,
@@ -88,7 +88,7 @@ pub fn hash(code: &[&str]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
-    /// What it answers.
+    /// The question that the choice answers.
     pub question: Question,
     /// The candidate.
     pub chosen: String,

@@ -5,8 +5,8 @@
 //! nobody. It has failed then, and the next one gets a new worker. The worker of the library's own kernels is the command
 //! `outrigger tune --worker`, which calls [`serve`]. A host that asks ([`Tuner::answer`]) brings the command of its own.
 //!
-//! This crate never knows what it measures: a candidate is a name, and a task is JSON that the worker understands. It must
-//! never measure in the process that asks, and never fail a call: who asks gets the default variant at worst.
+//! The crate never knows what it measures: a candidate is a name, and a task is JSON that the worker understands. It
+//! must never measure in the process that asks, and never fail a call: who asks gets the default variant at worst.
 //!
 //! # Words
 //!
@@ -39,10 +39,10 @@ pub use mode::{MODE_VARIABLE, Mode, WORKER_VARIABLE};
 pub use serve::{serve, trying};
 use worker::{Outcome, Workers};
 
-/// What a candidate may take, with the compilation of its code.
+/// The time that a candidate may take, with the compilation of its code.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What makes the command that starts a worker, or why there is none.
+/// A function that makes the command which starts a worker, or says why there is none.
 pub type Starter = Box<dyn Fn() -> Result<Command, String> + Send + Sync>;
 
 /// Gives the choices, over a store.
@@ -55,16 +55,16 @@ pub struct Tuner {
     known: Mutex<HashMap<Question, Known>>,
     /// Whether it was said that something cannot be measured.
     said: AtomicBool,
-    /// Who measures holds the workers, and others wait, so that two candidates never run at a time.
+    /// The thread that measures holds the workers, and others wait, so that two candidates never run at a time.
     workers: Mutex<Workers>,
 }
 
-/// What this process knows of a question.
+/// The state of a question in this process.
 #[derive(Clone, Debug)]
 enum Known {
     /// No choice was kept when the store was read.
     Nothing,
-    /// It was measured, and nothing can be chosen.
+    /// The question was measured, and nothing can be chosen.
     Failed,
     Choice(Arc<Choice>),
 }
@@ -86,18 +86,18 @@ impl Known {
     }
 }
 
-/// How candidates are measured.
+/// The conditions under which candidates are measured.
 #[derive(Clone, Copy)]
 struct Way<'a> {
     /// The command that starts the worker, if a host brings it.
     command: Option<&'a [String]>,
-    /// What a candidate may take.
+    /// The time that a candidate may take.
     limit: Duration,
-    /// Also if there is a choice, but for a pinned one.
+    /// Whether to measure also if there is a choice, but for a pinned one.
     again: bool,
 }
 
-/// Why a setting makes no sense, or what the disk says.
+/// The reason why a setting makes no sense, or the error of the disk.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Problem(pub(crate) String);
@@ -170,7 +170,7 @@ impl Tuner {
         way: Way<'_>,
     ) -> Result<Arc<Choice>, Problem> {
         let mut workers = self.workers.lock();
-        // Who held them may have measured the same.
+        // The thread that held the workers may have measured the same.
         let before = self.known.lock().get(question).cloned();
         match before.filter(|known| !way.again && known.fits(candidates)) {
             Some(Known::Choice(choice)) => return Ok(choice),
@@ -279,7 +279,7 @@ impl Tuner {
         self.known.lock().clear();
     }
 
-    /// What is known after a measurement that nobody waits to hear about.
+    /// The state of a question after a measurement that nobody waits to hear about.
     fn measured(
         &self,
         question: &Question,
@@ -310,7 +310,7 @@ impl Tuner {
         }
     }
 
-    /// What this process knows, or finds in the store.
+    /// The state of a question in this process, or in the store.
     fn known(&self, question: &Question, candidates: &[String]) -> Known {
         let in_memory = || {
             let known = self.known.lock().get(question).cloned();
@@ -321,7 +321,7 @@ impl Tuner {
         }
         let stored = self.stored(question, candidates);
         let found = stored.map_or(Known::Nothing, |choice| Known::Choice(Arc::new(choice)));
-        // Who measured meanwhile knows more.
+        // A thread that measured meanwhile knows more.
         if let Some(known) = in_memory() {
             return known;
         }

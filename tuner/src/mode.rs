@@ -1,4 +1,5 @@
-//! What the tuner may do, and where its worker is: from the environment, as the user of a program sets it.
+//! The permission of the tuner to measure, and the place of its worker: from the environment, as the user of a program
+//! sets it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,14 +18,14 @@ pub const WORKER_VARIABLE: &str = "OUTRIGGER_TUNE_WORKER";
 /// The worker's program, beside the library or in the folder `bin` beside the library's.
 const PROGRAM: &str = "outrigger";
 
-/// What the tuner may do.
+/// The permission of the tuner to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing: the defaults are used.
     Off,
     /// Choices that are kept are used, and nothing is measured.
     Cached,
-    /// What is not known is measured, once.
+    /// A question without a choice is measured, once.
     On,
 }
 
@@ -63,7 +64,8 @@ impl Tuner {
     }
 }
 
-/// What starts `outrigger tune --worker`: the program that the environment names, else one beside the library.
+/// The command that starts `outrigger tune --worker`: the program that the environment names, else one beside the
+/// library.
 pub(crate) fn starter(beside: Vec<PathBuf>) -> Starter {
     Box::new(move || {
         let program = match std::env::var_os(WORKER_VARIABLE).filter(|value| !value.is_empty()) {

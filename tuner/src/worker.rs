@@ -20,10 +20,10 @@ use crate::{MODE_VARIABLE, Starter};
 /// Begins a line with a reply.
 pub(crate) const MARK: &str = "outrigger-tune ";
 
-/// How often a worker that says nothing is looked after.
+/// The time between two looks at a worker that says nothing.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is to be measured.
+/// A request to measure.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Request {
     /// Of who asks: the same candidate of another version may be something else.
@@ -38,7 +38,7 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The time of a candidate in nanoseconds, or why it failed.
 pub(crate) type Reply = Result<u64, String>;
 
-/// How a measurement ended.
+/// The end of a measurement.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Time(u64),
@@ -50,7 +50,7 @@ pub(crate) enum Outcome {
 /// Workers that are kept running, so that one of each host and the library's own need not be started again and again.
 const KEPT: usize = 4;
 
-/// What a worker of a host may choose by itself: nothing is measured within a measurement.
+/// The mode of the tuner in a worker of a host: nothing is measured within a measurement.
 const MODE_IN_WORKERS: &str = "cached";
 
 /// The workers, the one that was used last at the end.
@@ -93,7 +93,7 @@ struct Running {
     is_reaped: bool,
 }
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 enum Silence {
     /// The process has ended by itself and says that all is well: it had nothing to do for long.
     Left,
@@ -161,7 +161,7 @@ impl Running {
             .process_group(0);
         let started = command.spawn();
         let mut child = started.map_err(|error| format!("{program} cannot be started: {error}"))?;
-        // It has the other end of the requests.
+        // The command has the other end of the requests.
         drop(command);
         let output = child.stdout.take();
         let (sender, replies) = channel();
@@ -200,7 +200,7 @@ impl Running {
         let line = serde_json::to_string(&request);
         let line = line.map_err(|error| Silence::Failed(error.to_string()))? + "\n";
         let end = Instant::now() + limit;
-        // What nobody has asked for is no reply to this.
+        // A line that nobody has asked for is no reply to this request.
         while self.replies.try_recv().is_ok() {}
         // A process that has ended, or reads nothing, is found out by its reply.
         self.write(line.as_bytes(), end);
@@ -238,7 +238,7 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(left.min(LOOK) / 10),
             }
             if self.has_ended() {
-                // What it has said before may be on its way.
+                // Lines that the process has written before may be on their way.
                 if let Ok(reply) = self.replies.recv_timeout(LOOK) {
                     return Ok(reply);
                 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const ROLE: &str = "OUTRIGGER_TEST_TUNE";
 
-/// What the started processes run; nothing in the process that runs the tests.
+/// The work of the started processes; the test does nothing in the process that runs the tests.
 #[test]
 fn role() {
     if std::env::var_os(ROLE).is_none() {
@@ -34,7 +34,7 @@ fn role() {
     .unwrap();
 }
 
-/// What a candidate takes, at any time.
+/// The time that a candidate takes, at any time the same.
 fn of(name: &str) -> Result<u64, String> {
     match name {
         "fast" => Ok(10),
@@ -62,7 +62,7 @@ fn note(task: &Value, name: &str) -> usize {
     before.lines().filter(|line| *line == name).count()
 }
 
-/// What is measured of candidates among which `fast` is the best: it and the default once more.
+/// The measurements of candidates among which `fast` is the best: each once, then `fast` and the default once more.
 fn and_again<'a>(all: &[&'a str]) -> Vec<&'a str> {
     [all, &[all[0], "fast"]].concat()
 }
@@ -118,7 +118,7 @@ impl Bench {
         json!({"log": self.log(), "candidates": candidates})
     }
 
-    /// What a tuner chooses for a class of sizes.
+    /// The candidate that a tuner chooses for a class of sizes.
     fn choose(&self, tuner: &Tuner, class: &str, candidates: &[&str]) -> String {
         let candidates: Vec<String> = candidates.iter().map(|name| (*name).to_owned()).collect();
         let chosen = tuner.choose(&question(class), &candidates, || {
@@ -127,7 +127,7 @@ impl Bench {
         candidates[chosen].clone()
     }
 
-    /// What was measured so far.
+    /// The candidates that were measured so far.
     fn measured(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.log()).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -15,6 +15,7 @@ const IN_FORCE: &[&str] = &[
     "drivers/kit",
     "layers",
     "modules",
+    "tuner",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
