@@ -111,7 +111,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Those of a call, from an argument on.
+    /// The settings of a call, from an argument on.
     fn new(call: &Call<'_>, first: usize) -> Result<Self> {
         let word = |at| call.scalar(first + at).map_or(0, |one| one.to_i64() as u64);
         let dropout = call.number(first + 2).unwrap_or(0.0);
@@ -127,7 +127,7 @@ impl Settings {
         })
     }
 
-    /// What dropout makes of a weight, by the weight's number in row-major order.
+    /// The factor by which dropout changes a weight, by the weight's number in row-major order.
     fn kept(&self, number: i64) -> f64 {
         if self.dropout == 0.0 {
             return 1.0;
@@ -171,7 +171,7 @@ fn dot(count: i64, term: impl Fn(i64) -> f64) -> f64 {
     (0..count).map(term).sum()
 }
 
-/// What the scores are computed from.
+/// The operands that the scores are computed from.
 struct Scores<'a> {
     shape: Shape,
     settings: Settings,

@@ -1,6 +1,6 @@
 //! The arguments of an operator: operands by address and layout, and scalars.
 //!
-//! These types describe memory, and never touch it. An address is a number of the device, and only a kernel that runs
+//! The types describe memory, and never touch it. An address is a number of the device, and only a kernel that runs
 //! in stream order may turn it into a pointer.
 
 use std::ffi::CStr;
@@ -201,7 +201,7 @@ unsafe fn list<'a>(first: *const i64, count: u32) -> &'a [i64] {
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Value<'a> {
-    /// Its kind is known, and what it points to is there for `'a`.
+    /// The kind of the value is known, and what it points to is there for `'a`.
     raw: otr_value,
     lists: PhantomData<&'a [i64]>,
 }

@@ -28,7 +28,7 @@ pub struct Entry {
     pub arguments: Option<&'static str>,
     /// Element types.
     pub dtypes: &'static str,
-    /// What it computes.
+    /// The definition of the results.
     pub definition: &'static str,
 }
 

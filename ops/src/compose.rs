@@ -21,10 +21,10 @@ use crate::failure::{Error, Result};
 use crate::geometry::MAX_RANK;
 use crate::registry::OperatorId;
 
-/// How one operator is made of others.
+/// The parts of one operator that is made of others.
 struct Rule {
     whole: OperatorId,
-    /// What it needs in any case. A call may need more.
+    /// The operators that the rule needs in any case. A call may need more.
     parts: &'static [OperatorId],
     make: fn(&Call<'_>, &mut Maker<'_>) -> Made,
 }
@@ -32,7 +32,7 @@ struct Rule {
 /// The outcome of a rule or a part.
 type Made = Result<(), Stop>;
 
-/// Why a rule ends early.
+/// The reason why a rule ends early.
 enum Stop {
     /// The driver does not have a part, or the rule does not serve the call.
     No,
@@ -52,32 +52,32 @@ pub enum Part<'a> {
     Operator {
         /// The operator.
         id: OperatorId,
-        /// Its call.
+        /// The call of the operator.
         call: &'a Call<'a>,
-        /// What the driver has for it.
+        /// The operator as the driver has prepared it.
         prepared: &'a Prepared,
     },
     /// A copy within the device.
     Copy {
-        /// Where to.
+        /// The first address that is written.
         dst: u64,
-        /// Where from.
+        /// The first address that is read.
         src: u64,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
     /// A fill with a repeated pattern.
     Fill {
-        /// Where to.
+        /// The first address that is written.
         dst: u64,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
         /// The pattern, of 1, 2, 4, 8 or 16 bytes.
         pattern: &'a [u8],
     },
 }
 
-/// What serves a part.
+/// The operator or command that serves a part.
 enum Choice {
     Driver(Arc<Prepared>),
     /// Further parts.
@@ -138,7 +138,7 @@ impl Composition {
 
 /// The operators that may be composed on a device, a bit for each.
 pub(crate) struct Composable {
-    /// Those for whose parts the driver has operators.
+    /// The operators for whose parts the driver has operators.
     all: [u64; WORDS],
     /// The same without those that are kept whole.
     now: [AtomicU64; WORDS],
@@ -147,8 +147,8 @@ pub(crate) struct Composable {
 const WORDS: usize = COUNT.div_ceil(64);
 
 impl Composable {
-    /// What can be composed of the operators that `offers` knows. On the CPU that is nothing: the host kernel is the
-    /// better whole.
+    /// The operators that can be composed of those that `offers` knows. On the CPU there are none: the host kernel is
+    /// the better whole.
     pub(crate) fn new(offers: impl Fn(OperatorId) -> bool, is_cpu: bool) -> Self {
         let rules = if is_cpu { &[] } else { rules::RULES };
         let mut all = [0; WORDS];
@@ -197,7 +197,7 @@ impl Composable {
     }
 }
 
-/// How the driver of a door serves a call by parts; `None` if it does not.
+/// The parts by which the driver of a door serves a call; `None` if it does not.
 pub(crate) fn compose(door: &Door, id: OperatorId, call: &Call<'_>) -> Result<Option<Composition>> {
     let Some(rule) = rules::RULES.iter().find(|rule| rule.whole == id) else {
         return Ok(None);
@@ -231,7 +231,7 @@ pub(crate) fn compose(door: &Door, id: OperatorId, call: &Call<'_>) -> Result<Op
     }))
 }
 
-/// Where the parts of a rule go, and where its memory comes from.
+/// The maker of one composition: it asks for the parts of a rule or runs them, and gives out memory between them.
 struct Maker<'m> {
     scratch: Scratch,
     pass: Pass<'m>,
@@ -324,7 +324,7 @@ impl Maker<'_> {
         };
         let used = self.scratch.used;
         let outcome = (rule.make)(&call, self);
-        // What comes next runs behind the parts, so their memory is free.
+        // The next part runs behind these parts, so their memory is free.
         self.scratch.used = used;
         if let (Err(Stop::No), Pass::Ask { choices, .. }) = (&outcome, &mut self.pass) {
             choices.truncate(at);
@@ -386,7 +386,7 @@ impl Maker<'_> {
         Ok(made)
     }
 
-    /// Where a result is computed that [`finish`](Self::finish) brings to its tensor: the tensor itself, or a dense one in
+    /// The place of a result that [`finish`](Self::finish) brings to its tensor: the tensor itself, or a dense one in
     /// the dtype that a rule computes in.
     fn target(&mut self, tensor: &Operand) -> Result<Operand, Stop> {
         let dtype = wide(tensor.dtype);

@@ -21,7 +21,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// How elements of the two sides belong together. The *narrow* side is the output, or the input of a transposed
+/// The relation between elements of the two sides. The *narrow* side is the output, or the input of a transposed
 /// convolution: the wide side's place is `narrow * stride - padding + kernel * dilation`.
 struct Geometry {
     spatial: usize,

@@ -46,7 +46,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// How the losses of the elements are reduced.
+/// The ways to reduce the losses of the elements.
 const NONE: i64 = 0;
 const MEAN: i64 = 1;
 const SUM: i64 = 2;

@@ -94,13 +94,13 @@ impl Door {
         self.composable.has(id)
     }
 
-    /// How the driver serves a call by parts; `None` if it does not, or the call asks for the whole. The caller has seen
-    /// that the driver does not have the whole.
+    /// The parts by which the driver serves a call; `None` if it does not, or the call asks for the whole. The caller
+    /// has seen that the driver does not have the whole.
     ///
     /// # Errors
     /// What the driver reports when it is asked for a part.
     pub fn compose(&self, id: OperatorId, call: &Call<'_>) -> Result<Option<Composition>> {
-        // Who plans the call next says what is wrong with it.
+        // The plan that the caller makes next says what is wrong with such a call.
         if call.whole || !self.composes(id) || check(id, call).is_err() {
             return Ok(None);
         }
@@ -222,7 +222,7 @@ impl Door {
             .map_err(|error| failed.explain(error))
     }
 
-    /// What a thread of the driver has to add to a device address to reach its bytes.
+    /// The number that a thread of the driver adds to a device address to reach its bytes.
     ///
     /// # Errors
     /// `UNSUPPORTED` if the host cannot reach them; what the driver reports.

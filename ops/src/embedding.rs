@@ -12,7 +12,7 @@ pub(crate) const OPERATORS: &[Definition] = &[Definition {
     plan: plain::plan::<EmbeddingBag>,
 }];
 
-/// How the rows of a bag are put together.
+/// The way in which the rows of a bag are put together.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
     Sum,
@@ -77,7 +77,7 @@ impl Plain for EmbeddingBag {
                 return invalid("weights of samples go with mode 0 alone");
             }
         }
-        // Where PyTorch has no use for one of the others, it may be without elements.
+        // If PyTorch has no use for one of the others, it may be without elements.
         let others: [(&str, &[&[i64]]); 3] = [
             ("offset2bag", &[indices.sizes()]),
             ("bag_size", &[&[bags], offsets.sizes()]),
@@ -168,7 +168,7 @@ fn fill(view: &View<'_>, value: i64) {
     (0..view.numel()).for_each(|number| view.set_int(view.nth(number), value));
 }
 
-/// Where each bag begins, and where the last one ends.
+/// The place at which each bag begins, and that at which the last one ends.
 fn bounds(run: &Run<'_>, offsets: &View<'_>, bags: i64, samples: i64) -> Result<Vec<i64>, Code> {
     let given = (0..offsets.numel()).map(|at| offsets.get_int(offsets.at(&[at])));
     let mut bounds: Vec<i64> = given.collect();

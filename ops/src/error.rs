@@ -1,8 +1,8 @@
-//! Why a call cannot be planned. Reasons are made on the failing path only.
+//! The reasons why a call cannot be planned. They are made on the failing path only.
 
 use std::borrow::Cow;
 
-/// Why there is no plan for a call.
+/// The reason why there is no plan for a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// The call is right, but there is no host kernel for it. The host may run it elsewhere (H29).

@@ -45,7 +45,7 @@ impl Error {
         self.0.code
     }
 
-    /// What was wrong, and what would be right.
+    /// The text: what was wrong, and what would be right.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -153,8 +153,8 @@ impl FailedOperator {
     }
 }
 
-/// Why a host kernel failed. The kernel's code alone reaches the stream, so the text is kept here until the failure is
-/// reported.
+/// The reason why a host kernel failed. The kernel's code alone reaches the stream, so the text is kept here until the
+/// failure is reported.
 #[derive(Clone, PartialEq, Eq)]
 struct Reason {
     code: Code,
@@ -200,7 +200,7 @@ pub(crate) fn out_of_bounds(
     failed_with(Code::OUT_OF_RANGE, operators, text)
 }
 
-/// Why an operator failed; `None` if nobody said, or several failures may be meant.
+/// The reason why an operator failed; `None` if nobody said, or several failures may be meant.
 fn take_text(code: Code, operator: &str) -> Option<String> {
     let is_mine = |one: &Reason| {
         let mut names = one.operators.iter();

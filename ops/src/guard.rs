@@ -21,7 +21,7 @@ const HEAD: usize = 2;
 #[derive(Debug)]
 pub struct Guard {
     block: Vec<u64>,
-    /// Where addresses stand in the block, in bytes.
+    /// The offsets in the block at which addresses stand, in bytes.
     pub addresses: Vec<u32>,
 }
 
@@ -61,7 +61,7 @@ fn is_watched(tensor: &Tensor<'_>) -> bool {
     floats.contains(&tensor.dtype()) && tensor.numel() > 0
 }
 
-/// What the elements of a tensor are.
+/// The census of a tensor's elements: the number of NaN and of infinite ones, and the range of the others.
 struct Census {
     nan: i64,
     infinite: i64,

@@ -53,7 +53,7 @@ struct Rows {
     from: u64,
     indices: u64,
     to: u64,
-    /// How many times all of this is repeated, and the byte strides between repetitions.
+    /// The number of times that all of this is repeated, and the byte strides between repetitions.
     outer: i64,
     from_outer: i64,
     to_outer: i64,

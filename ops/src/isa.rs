@@ -4,7 +4,7 @@
 //! Arithmetic that differs between the two goes through [`Isa`]. Results may differ in the last bit between machines,
 //! but never between calls on one machine.
 
-/// What a loop may assume of the processor.
+/// The instructions that a loop may expect of the processor.
 pub(crate) trait Isa: Copy {
     /// `a * b + c`, rounded once where the processor does so at full speed, else twice.
     fn fma32(a: f32, b: f32, c: f32) -> f32;

@@ -9,7 +9,7 @@
 //!
 //! `door` asks the driver first: for its own operator, then for the launch of a host kernel.
 //!
-//! This crate allocates no device memory and prints nothing. Kernels do not panic.
+//! The crate allocates no device memory and prints nothing. Kernels do not panic.
 //!
 //! # Words
 //!

@@ -30,7 +30,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// How the losses of the items are reduced.
+/// The ways to reduce the losses of the items.
 const NONE: i64 = 0;
 const MEAN: i64 = 1;
 

@@ -13,7 +13,7 @@ trait Format {
     const INFINITY: bool;
 }
 
-/// What a magnitude would be if none were special.
+/// The magnitude of these bits if none were special.
 fn magnitude<F: Format>(bits: u8) -> f64 {
     let fraction = f64::from(bits & ((1 << F::FRACTION) - 1));
     let whole = f64::from(1u8 << F::FRACTION);

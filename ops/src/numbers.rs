@@ -8,7 +8,7 @@ use crate::error::PlanError;
 use crate::failure::{Result, refused};
 use crate::registry::OperatorId;
 
-/// What the numbers of an operator are.
+/// The role of an operator's numbers.
 #[derive(Clone, Copy)]
 enum Role {
     /// Elements of the output.

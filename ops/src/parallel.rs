@@ -37,7 +37,7 @@ pub fn set_threads(count: usize) {
     THREADS.store(count, Ordering::Relaxed);
 }
 
-/// How many threads a loop may use: what was set, or the number of cores of this process.
+/// The number of threads that a loop may use: the number that was set, or that of the cores of this process.
 pub fn threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {

@@ -18,7 +18,8 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// How a tensor is indexed: which dimensions have indices, and where their common dimensions stand in the result.
+/// The form of an indexed tensor: the dimensions that have indices, and where their common dimensions stand in the
+/// result.
 struct Layout {
     /// For each dimension of the tensor, the place of its indices among the given ones.
     indexed: Vec<Option<usize>>,

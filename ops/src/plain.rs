@@ -299,7 +299,7 @@ impl<'a> View<'a> {
         place
     }
 
-    /// What indices of the dimensions from `first` on add to a place.
+    /// The distance that indices of the dimensions from `first` on add to a place.
     pub(crate) fn at_end(&self, first: usize, indices: &[i64]) -> i64 {
         let steps = indices.iter().zip(&self.strides[first..]);
         steps.map(|(index, stride)| index * stride).sum()

@@ -62,7 +62,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// What a window is along one dimension.
+/// The window along one dimension.
 #[derive(Clone, Copy)]
 enum Kind {
     Sliding {
@@ -168,7 +168,7 @@ impl Dimension {
     }
 }
 
-/// How the elements of a plane, which are those of one channel, belong to windows.
+/// The relation between the elements of a plane, which are those of one channel, and windows.
 struct Pooling {
     spatial: usize,
     dims: [Dimension; SPATIAL],

@@ -101,7 +101,7 @@ impl Dimension {
         }
     }
 
-    /// Where an element of the output lies in the input.
+    /// The place in the input at which an element of the output lies.
     fn source(&self, at: i64) -> f64 {
         if self.align_corners {
             let steps = (self.out - 1).max(1) as f64;
@@ -117,7 +117,7 @@ impl Dimension {
     }
 }
 
-/// How an element of the result is made of elements of the input, along one dimension.
+/// The way in which an element of the result is made of elements of the input, along one dimension.
 trait Method {
     /// Whether the operator has the argument `align_corners`.
     const ALIGNS: bool;

@@ -77,7 +77,7 @@ impl Draws {
 trait Distribution {
     const PARAMETERS: usize;
 
-    /// Why there is no such distribution, if there is none.
+    /// The reason why there is no such distribution, if there is none.
     fn refused(parameters: [f64; 2]) -> Option<&'static str>;
 
     /// Draws a number.

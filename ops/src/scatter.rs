@@ -171,7 +171,7 @@ impl Plain for ScatterValue {
     }
 }
 
-/// How elements that go to one place are put together.
+/// The way in which elements that go to one place are put together.
 #[derive(Clone, Copy, PartialEq)]
 enum Reduction {
     Sum,
@@ -198,7 +198,7 @@ impl Reduction {
         }
     }
 
-    /// What changes nothing.
+    /// The value that changes nothing.
     fn neutral(self) -> f64 {
         match self {
             Self::Sum | Self::Mean => 0.0,

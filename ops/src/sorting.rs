@@ -320,7 +320,7 @@ impl Plain for LogCumulativeSumExp {
     }
 }
 
-/// Where values would stand in lines that are in order.
+/// Finds the places at which values would stand in lines that are in order.
 struct SearchSorted;
 
 /// Whether a value that is equal to elements stands behind them.

@@ -58,7 +58,7 @@ impl Share {
     }
 }
 
-/// Which elements share a statistic, and which share a weight.
+/// The elements that share a statistic, and those that share a weight.
 #[derive(Clone, Copy)]
 struct Layout {
     statistic: Share,

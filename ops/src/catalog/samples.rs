@@ -6,8 +6,8 @@ use super::{ENTRIES, Entry};
 use crate::call::{Argument, Call, Scalar, Tensor, Value};
 use crate::registry::OperatorId;
 
-/// What differs from the usual: sizes of tensors with an element type if it is not the one that is asked for, numbers,
-/// and lists. Usual tensors are 4x6, usual numbers 1, and what may be left out is.
+/// Arguments that differ from the usual: sizes of tensors with an element type if it is not the one that is asked for,
+/// numbers, and lists. Usual tensors are 4x6, usual numbers 1, and what may be left out is.
 #[rustfmt::skip] // an operator is a line
 const UNUSUAL: &[(&str, &str)] = &[
     ("cat", "out=8x6 scalars=0"),

@@ -6,7 +6,7 @@ use super::rules::{ADD, LAYER_NORM, MEAN, MUL, RSQRT, SQUARE, SUB, float, scalar
 use super::{Made, Maker, Operand, Stop};
 use crate::call::{Call, Scalar, Tensor};
 
-/// Where statistics go: to an output that is there, or between the parts.
+/// The place of statistics: an output that is there, or memory between the parts.
 pub(super) fn statistics(
     maker: &mut Maker<'_>,
     given: Option<&Tensor<'_>>,

@@ -49,7 +49,7 @@ pub(super) struct Answers {
     all: RwLock<HashMap<Signature, Shared>>,
 }
 
-/// What two calls differ in for a driver.
+/// The properties in which two calls differ for a driver.
 type Signature = Box<[i64]>;
 
 /// The driver's operator; `None` if it has none.
@@ -290,7 +290,7 @@ impl Answers {
 }
 
 impl Prepared {
-    /// What the driver said of it.
+    /// The requirements that the driver has told of the operator.
     #[inline]
     pub fn needs(&self) -> Needs {
         self.needs

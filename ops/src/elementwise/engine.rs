@@ -1,7 +1,7 @@
 //! Runs a function of up to three operands over all elements. The engine splits the range over threads, walks
 //! dimensions, converts elements, and gives dense blocks of values to the function.
 //!
-//! This is the only place where elementwise kernels turn addresses into memory. Functions see safe slices only. Inputs
+//! Only here do elementwise kernels turn addresses into memory. Functions see safe slices only. Inputs
 //! that are dense and need no conversion are passed where they lie. All others are gathered into a block on the stack.
 //! Results go straight to memory where that is allowed.
 //!

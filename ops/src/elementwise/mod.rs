@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn kernel<F: Map<N>, const N: usize>(
     unsafe { engine::run::<F::In, F::Out, N>(&header, tail, bias, &block) }.0
 }
 
-/// What decides the class that a call is computed in.
+/// The rule for the class that a call is computed in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// The element type of the output.
@@ -114,7 +114,7 @@ pub(crate) enum Rule {
     Inputs,
 }
 
-/// How an operator is planned.
+/// The properties of an operator that a plan needs.
 pub(crate) struct Op {
     /// The number of operands of the function.
     pub(crate) operands: usize,
@@ -122,7 +122,7 @@ pub(crate) struct Op {
     pub(crate) scalar_operand: bool,
     /// The values of the function's numbers that a call leaves out.
     pub(crate) defaults: &'static [Scalar],
-    /// How many of its numbers a call must have.
+    /// The number of the function's numbers that a call must have.
     pub(crate) required: usize,
     pub(crate) rule: Rule,
     /// The kernels by class: f32, f64, i32, i64.

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 /// Parts for each thread: enough to even out uneven cores, few enough to keep claims cheap.
 const PARTS_PER_THREAD: i64 = 4;
 
-/// How often a caller looks before it sleeps while helpers finish their last parts.
+/// The number of times that a caller looks before it sleeps while helpers finish their last parts.
 const SPINS: u32 = 2_000;
 
 struct Job {

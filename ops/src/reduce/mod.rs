@@ -31,7 +31,7 @@ pub(crate) trait Reducer: Copy + Send + Sync + 'static {
     type Out: Compute;
     /// The values of the second output.
     type Second: Compute;
-    /// What is known of the values so far.
+    /// The state of a reduction after some values.
     type State: Copy + Send + Sync;
     /// The reducer with its parameter from the argument block.
     fn new(param: f64) -> Self;
@@ -47,12 +47,12 @@ pub(crate) trait Reducer: Copy + Send + Sync + 'static {
     fn finish(self, state: Self::State, count: i64) -> (Self::Out, Self::Second);
 }
 
-/// How a reduction is planned.
+/// The properties of a reduction that a plan needs.
 pub(crate) struct Reduction {
     pub(crate) kernel: KernelFn,
     /// Whether reduced dimensions keep their own order, which results that are indices need.
     pub(crate) ordered: bool,
-    /// Which outputs a call has: the first, the second or both.
+    /// The outputs that a call has: the first, the second or both.
     pub(crate) outputs: Outputs,
     /// Whether there is a result for no values.
     pub(crate) empty: bool,

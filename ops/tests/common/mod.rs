@@ -1,5 +1,5 @@
-//! What the tests of the kernels share: tensors in host memory, of any dtype and layout, and calls on them. Nothing
-//! here computes what a kernel computes. For little-endian machines only.
+//! Parts that the tests of the kernels share: tensors in host memory, of any dtype and layout, and calls on them.
+//! Nothing here computes what a kernel computes. For little-endian machines only.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 

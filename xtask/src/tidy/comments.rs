@@ -16,6 +16,8 @@ const IN_FORCE: &[&str] = &[
     "layers",
     "modules",
     "tuner",
+    "ops/src",
+    "ops/tests",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
