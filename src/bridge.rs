@@ -61,7 +61,7 @@ mod ffi {
         peak_allocated: u64,
     }
 
-    /// How a graph is written down.
+    /// The format in which a graph is written.
     enum GraphFormat {
         Dot,
         Json,
@@ -252,7 +252,7 @@ const _: () = {
 
 pub(crate) use ffi::{GraphFormat, MemoryUse};
 
-/// What a forked child must not touch: every use asks first (H17). Functions that have no object ask by
+/// A value that a forked child must not touch: every use asks first (H17). Functions that have no object ask by
 /// `hooks::runtime`, or themselves.
 pub(crate) struct Guarded<T>(T);
 
@@ -406,7 +406,7 @@ fn view(tensors: &[Tensor]) -> Result<Vec<ops::Tensor<'_>>> {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.owned && self.inner.get().is_ok() {
-            // It was ours alone; a handle that somebody destroyed by its id is gone already.
+            // The stream was this object's alone; a handle that somebody destroyed by its id is gone already.
             let _ = hooks::destroy_stream(self.id);
         }
     }

@@ -1,6 +1,6 @@
 //! Outrigger makes one accelerator, described by one small C driver, usable from every framework.
 //!
-//! This package is the shared library `liboutrigger.so`: the C ABI of `include/outrigger/outrigger.h`
+//! The package is the shared library `liboutrigger.so`: the C ABI of `include/outrigger/outrigger.h`
 //! and the C++ bridge. For Rust hosts it is the runtime itself, as [`runtime`]: the same that C and C++
 //! hosts of the process see. It adds nothing to it, and must never do so.
 //!

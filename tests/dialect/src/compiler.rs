@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libloading::Library;
 
-/// What is put behind a text: a function that calls a kernel for the groups of a grid from one number on, and each so many
-/// further. A kernel takes addresses, and
-/// then one struct `arguments_t`. Function pointers of other pointer types are called alike here.
+/// The end that each text gets: a function that calls a kernel for the groups of a grid from one number on, and each so
+/// many further. A kernel takes addresses, and then one struct `arguments_t`. Function pointers of other pointer types
+/// are called alike here.
 const CALLER: &str = r"
 typedef void (*kernel_t)(void);
 #undef PLACE

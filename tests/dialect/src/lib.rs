@@ -389,7 +389,7 @@ impl Layer for Dialect {
     }
 }
 
-/// What the driver has more than `host`: it tells what it compiled.
+/// Whether the driver has this entry beyond those of `host`: it tells what it compiled.
 fn offers(what: &str, below: bool) -> bool {
     below || what == "kernel.module_binary"
 }

@@ -13,7 +13,7 @@ use outrigger_hooks::{
 use outrigger_ops::{Argument, Call, OperatorId, Scalar, Tensor, Value};
 use serial_test::serial;
 
-/// What the driver has.
+/// The operators that the driver has.
 const PARTS: &str = "add sub mul div exp log sqrt rsqrt erf tanh sigmoid clamp_min gt logical_not masked_fill copy arange sum \
                      amax bmm index_select";
 
@@ -27,7 +27,7 @@ struct Case {
     scalars: Vec<Scalar>,
     /// Arguments, of an operator with a schema.
     args: Vec<Argument<'static>>,
-    /// How far results may be from the host kernel's.
+    /// The most by which results may differ from the host kernel's.
     limit: f64,
 }
 
@@ -437,7 +437,7 @@ fn what_is_kept_whole_is_not_made_of_parts() {
     assert!(!parts.offers(operator("prod")));
 }
 
-/// What the outputs are for these inputs.
+/// The outputs for these inputs.
 type Reference = fn(&[Vec<f64>]) -> Vec<Vec<f64>>;
 
 /// Cases without a host kernel to compare with: operators with a schema. Inputs are [3,4,6] and the like.

@@ -18,6 +18,9 @@ const IN_FORCE: &[&str] = &[
     "tuner",
     "ops/src",
     "ops/tests",
+    "src",
+    "tests/library",
+    "tests/dialect",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
