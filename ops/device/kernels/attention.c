@@ -33,7 +33,7 @@ typedef struct {
     result = ((parts[0] + parts[4]) + (parts[1] + parts[5])) + ((parts[2] + parts[6]) + (parts[3] + parts[7])); \
   } while (0)
 
-/* What dropout makes of a weight. */
+/* The factor by which dropout changes a weight. */
 OTR_FUNCTION T otr_kept(const arguments_t* args, i64 sample, i64 head, i64 query, i64 key) {
   const T dropout = args->dropout.value;
   if (dropout == 0) return 1;

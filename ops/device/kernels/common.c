@@ -20,7 +20,7 @@ typedef struct {
 #endif
 #define OTR_WORD(T) OTR_JOIN2(otr_word_, T)
 
-/* Where a tensor has the element with this number in row-major order. */
+/* The place of the element with this number in row-major order. */
 OTR_FUNCTION i64 otr_offset(i64 number, const i64* sizes, const i64* strides, i32 rank) {
   i64 offset = 0;
   for (i32 d = rank - 1; d > 0; d--) {

@@ -15,7 +15,7 @@ typedef struct {
   OTR_WORD(SUM) epsilon;
 } arguments_t;
 
-/* Where the element `at` of the group of channels lies. */
+/* The place of the element `at` of the group of channels. */
 #define PLACE(strides) \
   (sample * (strides)[0] + (first + at / args.elements) * (strides)[1] + at % args.elements * (strides)[2])
 

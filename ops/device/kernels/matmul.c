@@ -41,7 +41,7 @@ typedef struct {
 #endif
 } arguments_t;
 
-/* Where a group is one item: tiles are walked in runs, a panel of RN columns of b lies together, and rows of RN sums are
+/* If a group is one item, tiles are walked in runs, a panel of RN columns of b lies together, and rows of RN sums are
  * vectors. */
 #define SERIAL (OTR_GROUP_SIZE == 1)
 #if SERIAL

@@ -16,7 +16,7 @@ typedef struct {
   i64 a[5], out[5], index[5];   /* strides of what is read, what is written, and of indices */
 } arguments_t;
 
-/* Where a window begins, and where it ends, in the input or beside it. */
+/* The first place of a window and the one behind its last, in the input or beside it. */
 OTR_FUNCTION i64 otr_window_begin(const arguments_t* args, i32 d, i64 at) {
 #if ADAPTIVE
   return at * args->in_sizes[d] / args->out_sizes[d];

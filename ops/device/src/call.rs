@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use outrigger_device::{Code, DType, sys};
 use outrigger_ops::{Argument, Call, OperatorId, PlanError, Scalar, Tensor, Value};
 
-/// Why a call gets no operator: a code, and a text for people.
+/// The reason why a call gets no operator: a code, and a text for people.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) code: Code,
@@ -149,7 +149,7 @@ unsafe fn list<'a, T>(start: *const T, count: u32, what: &str) -> Result<&'a [T]
     }
 }
 
-/// What the makers of operators ask of a call.
+/// Questions that the makers of operators ask of a call.
 pub(crate) trait Asked<'a> {
     /// An input that has to be there.
     fn input(&self, at: usize) -> Result<&'a Tensor<'a>>;

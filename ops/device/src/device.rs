@@ -38,7 +38,7 @@ pub(crate) struct Device {
     pub(crate) host_visible: bool,
     local_memory: u32,
     units: u32,
-    /// How questions about variants begin.
+    /// The beginning of all questions about variants.
     question: Question,
 }
 
@@ -51,7 +51,7 @@ const GROUP: u32 = 256;
 /// The work-items of a group.
 fn group_of(properties: &DeviceProperties) -> u32 {
     let limits = &properties.limits;
-    // Where a thread runs the items of a group one after the other, several of them only cost barriers.
+    // If a thread runs the items of a group one after the other, several of them only cost barriers.
     let is_serial = properties.is_cpu()
         || limits.sub_group == 1
         || limits.group > LARGEST_GROUP_OF_ACCELERATORS;
@@ -111,7 +111,7 @@ impl Device {
         self.group
     }
 
-    /// How many groups run at a time, as far as the device says; 0 if it does not.
+    /// The number of groups that run at a time, as far as the device says; 0 if it does not.
     pub(crate) fn units(&self) -> u32 {
         self.units
     }
@@ -140,7 +140,7 @@ impl Device {
         self.ordinal
     }
 
-    /// Which variant of a text is the best for a class of sizes.
+    /// The question which variant of a text is the best for a class of sizes.
     pub(crate) fn question(
         &self,
         text: Text,
@@ -252,7 +252,7 @@ impl Device {
             Err(refusal) => {
                 tracing::warn!(target: "outrigger::device", units = units.len(), log = refusal.text,
                     "the program of a graph cannot be made: its kernels are launched one by one");
-                // What went wrong besides may go right the next time.
+                // A failure for another reason may not come again.
                 if !matches!(refusal.code, Code::INVALID_ARGUMENT | Code::UNSUPPORTED) {
                     return None;
                 }

@@ -45,7 +45,7 @@ macro_rules! entries {
             let Some(recorder) = recorder(SLOT) else {
                 return Code::INVALID_HANDLE.0;
             };
-            // What makes and destroys objects is always seen.
+            // Calls that make or destroy objects are always seen.
             if $alone && recorder.is_idle() {
                 // SAFETY: the host's arguments.
                 return unsafe { (recorder.calls.$name)($($argument),*) };
@@ -88,7 +88,7 @@ entries! {
     kernel_get(module: Module, name: *const c_char, place: *mut Kernel) = seen::kernel_get, false;
 }
 
-/// What a call answers that a recording has looked at.
+/// The code of a call that a recording has looked at.
 fn answer(slot: usize, outcome: Result<i32>) -> i32 {
     match outcome {
         Ok(code) => say_nothing(code),
@@ -158,7 +158,7 @@ impl Calls {
 }
 
 mod absent {
-    //! What stands for entries that a driver does not have.
+    //! Functions that stand for entries which a driver does not have.
 
     use super::*;
 

@@ -37,7 +37,7 @@ struct Graph {
 
 struct State {
     body: Arc<Body>,
-    /// What launches of `body` submit; `None` after an update.
+    /// The commands that launches of `body` submit; `None` after an update.
     plan: Option<Arc<Plan>>,
     places: Vec<Place>,
 }
@@ -45,15 +45,15 @@ struct State {
 /// Memory of the device for the words of a plan.
 struct Place {
     address: u64,
-    /// How many words there are.
+    /// The number of words.
     words: usize,
-    /// What is there, unless a copy has failed. It keeps the programs of the last launch.
+    /// The plan whose words are there, unless a copy has failed. It keeps the programs of the last launch.
     holds: Option<Arc<Plan>>,
     /// The queue of the last launch, and how many queues had been destroyed then: a later one may have the same handle.
     queue: (usize, u64),
     /// Behind the last launch.
     last: Event,
-    /// What copies read, each with the event behind it (R26).
+    /// The plans that copies read, each with the event behind the copy (R26).
     copies: VecDeque<(Event, Arc<Plan>)>,
 }
 
@@ -101,7 +101,7 @@ impl Drop for Event {
     }
 }
 
-/// Why a call fails: in the driver, which has a text, or here.
+/// The reason why a call fails: in the driver, which has a text, or here.
 enum Failure {
     Below(i32),
     Ours(Refusal),
@@ -132,7 +132,7 @@ fn done(code: i32) -> Answer<()> {
 pub(crate) struct Gone(Mutex<Vec<Place>>);
 
 impl Gone {
-    /// How many places there are.
+    /// The number of places.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().len()
     }

@@ -25,13 +25,13 @@ pub(crate) struct Library {
     devices: Vec<Offer>,
 }
 
-/// What there is on a device.
+/// The operators of a device.
 struct Offer {
     /// The driver's own operators.
     own: HashSet<CString>,
     /// All names: the driver's own, then those of ours that it does not have.
     names: Vec<*const c_char>,
-    /// What compiles kernels; `None` if the device takes no source.
+    /// The device as operators see it, which compiles kernels; `None` if it takes no source.
     device: Option<Device>,
 }
 
@@ -168,7 +168,7 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     Driver::from_raw(unsafe { RawDriver::from_parts(table, handle, Some(owner)) }?)
 }
 
-/// What lives as long as the driver.
+/// An owner of all that lives as long as the driver.
 struct Owner {
     _slot: Slot,
     _library: Arc<Library>,
@@ -294,7 +294,7 @@ impl Library {
         self.devices.get(ordinal as usize)?.device.as_ref()
     }
 
-    /// What there is on a device of a driver of ours.
+    /// The operators of a device of a driver of ours.
     fn offer(
         &self,
         driver: *mut sys::otr_driver,
@@ -404,7 +404,7 @@ pub(crate) unsafe fn prepare(
     Code::OK.0
 }
 
-/// What `prepare` gives: an operator, its workspace and its cost.
+/// The results of `prepare`: an operator, its workspace and its cost.
 type Given = (Made, u64, u64);
 
 /// Asks the driver for one of its own operators.

@@ -19,7 +19,7 @@ pub(crate) struct Below {
     pub(crate) driver: Driver,
     pub(crate) modules: &'static Modules,
     pub(crate) tuner: &'static Tuner,
-    /// What queues record, if this crate gives the driver graphs.
+    /// The recorder of queues, if this crate gives the driver graphs.
     pub(crate) recorder: Option<Recorder>,
 }
 
@@ -98,12 +98,12 @@ pub(crate) struct Kernel {
     arguments: Vec<sys::otr_argument>,
     group: u32,
     label: &'static CStr,
-    /// What it is in a program.
+    /// The unit that the kernel is in a program.
     unit: Option<Arc<Unit>>,
     below: Arc<Below>,
 }
 
-/// What a kernel takes: how many addresses, then how many words.
+/// The arguments that a kernel takes: the number of addresses, then that of words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters {
     pub(crate) addresses: usize,
@@ -150,7 +150,7 @@ impl Kernel {
         })
     }
 
-    /// What it is in a program.
+    /// The unit that the kernel is in a program.
     #[cfg(test)]
     pub(crate) fn unit(&self) -> Option<Arc<Unit>> {
         self.unit.clone()

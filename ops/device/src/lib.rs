@@ -11,7 +11,7 @@
 //! A driver that has no graphs of its own gets the group `graph` too (`graph.rs`): what a queue records are texts for the
 //! most part, so that one program runs a graph of small kernels in one launch.
 //!
-//! This crate decides how an operator is computed on a device. It must never touch device memory itself, and never wait
+//! The crate decides how an operator is computed on a device. It must never touch device memory itself, and never wait
 //! for work.
 //!
 //! # Words

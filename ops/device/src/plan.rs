@@ -1,5 +1,5 @@
-//! How the commands of a graph are launched: runs of tasks as launches of persistent kernels, and what cannot be a task
-//! as a command of its own between them.
+//! The plan of a graph's launch: runs of tasks become launches of persistent kernels, and a command that cannot be a
+//! task stands between them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::kernel::Kernel;
 use crate::source::Text;
 
-/// What a launch of a graph submits, one behind the other.
+/// A command that a launch of a graph submits.
 pub(crate) enum Step {
     Part(Part),
     Command(Command),
@@ -20,7 +20,7 @@ pub(crate) enum Step {
 /// A launch of a persistent kernel: a run of tasks.
 pub(crate) struct Part {
     pub(crate) program: Arc<Kernel>,
-    /// Where its table and its state begin, in bytes of the plan's words.
+    /// The places at which its table and its state begin, in bytes of the plan's words.
     pub(crate) table: u64,
     pub(crate) state: u64,
     tasks: u64,
@@ -196,7 +196,7 @@ fn groups(task: &Task) -> u64 {
         .fold(1, |all, one| all.saturating_mul(u64::from(*one)))
 }
 
-/// How many groups may run at a time: those of the widest level.
+/// The number of groups that may run at a time: those of the widest level.
 fn width(run: &[(Task, Kept)]) -> u64 {
     let mut levels: Vec<usize> = Vec::with_capacity(run.len());
     let mut widths: Vec<u64> = Vec::new();

@@ -23,11 +23,11 @@ pub(crate) struct Recorder {
     pub(crate) calls: Calls,
     /// Queues that record, events that were recorded last in a recording, and places of destroyed graphs.
     busy: AtomicUsize,
-    /// How many queues were destroyed.
+    /// The number of queues that were destroyed.
     destroyed: AtomicU64,
     /// Whether a launch of a graph was more than one submission to the driver.
     split: AtomicBool,
-    /// What graphs have left that were destroyed.
+    /// The places that destroyed graphs have left.
     pub(crate) gone: Gone,
     table: Mutex<Table>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Table {
     /// The text of each module that has one which can be a part of programs.
     pub(crate) modules: HashMap<usize, Arc<str>>,
     pub(crate) kernels: HashMap<usize, KnownKernel>,
-    /// Which recording a queue belongs to, and its place there.
+    /// The recording that each queue belongs to, and its place there.
     recording: HashMap<usize, (u64, usize)>,
     /// Points of recordings. One whose recording is over counts as never recorded.
     points: HashMap<usize, Point>,
@@ -71,7 +71,7 @@ struct Member {
     queue: Option<usize>,
     /// The numbers of its own commands.
     own: Vec<u32>,
-    /// How many commands of each member, by its place, lie before what this queue is given next.
+    /// The number of commands of each member, by its place, that lie before the next command of this queue.
     seen: Vec<usize>,
     /// The commands that the next one waits for besides the last one of this queue.
     waits: Vec<u32>,
@@ -84,11 +84,11 @@ struct Point {
     seen: Vec<usize>,
 }
 
-/// What a recording says to a call.
+/// The answer of a recording to a call.
 pub(crate) enum Answer {
     /// The call is the driver's.
     Pass,
-    /// It is done.
+    /// The call is done.
     Done,
 }
 
@@ -130,7 +130,7 @@ impl Recorder {
         self.with(|_| ());
     }
 
-    /// How many queues were destroyed so far. The handle of a queue may come again afterwards.
+    /// The number of queues that were destroyed so far. The handle of a queue may come again afterwards.
     pub(crate) fn destroyed(&self) -> u64 {
         self.destroyed.load(Ordering::Relaxed)
     }
@@ -302,7 +302,7 @@ impl Table {
             };
         };
         let Some(found) = self.recordings.get_mut(&point.recording) else {
-            // It counts as never recorded.
+            // The event counts as never recorded.
             return Ok(Answer::Done);
         };
         let own = match recording {

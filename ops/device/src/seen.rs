@@ -1,4 +1,4 @@
-//! What entries of a driver do where recordings see them: a command of a queue that records is kept, a call that would wait
+//! Entries of a driver that recordings see: a command of a queue that records is kept, a call that would wait
 //! is refused, and everything else is the driver's (R31 to R33).
 
 use std::ffi::{CStr, c_char, c_void};
@@ -47,7 +47,7 @@ pub(crate) unsafe fn queue_synchronize(recorder: &Recorder, queue: Queue) -> Res
         .refuse_queue(queue.addr(), "queue_synchronize")?;
     // SAFETY: this function's contract.
     let code = unsafe { (recorder.calls.queue_synchronize)(queue) };
-    // What graphs used that were destroyed meanwhile is idle now.
+    // Memory of graphs that were destroyed meanwhile is idle now.
     if code == Code::OK.0 && recorder.gone.count() > 0 {
         recorder.sweep();
     }
@@ -322,7 +322,7 @@ pub(crate) unsafe fn queue_destroy(recorder: &Recorder, queue: Queue) -> Result<
     Ok(unsafe { (recorder.calls.queue_destroy)(queue) })
 }
 
-/// What is between the compiled form of a module and the text that it was made of, which lies behind, with its length.
+/// The mark between the compiled form of a module and the text that it was made of, which lies behind, with its length.
 const MARK: &[u8; 16] = b"outrigger text 1";
 
 /// # Safety

@@ -111,7 +111,7 @@ pub(crate) fn say(slot: usize, library: &Library, code: Code, text: &str) -> i32
     code.0
 }
 
-/// What the driver below said last is the text of the failure.
+/// The last text of the driver below is the text of the failure.
 pub(crate) fn say_nothing(code: i32) -> i32 {
     SAID.set(None);
     code

@@ -11,10 +11,10 @@ pub(crate) const DIALECT: &str = concat!(
     include_str!("../../../include/outrigger/dialect_functions.h")
 );
 
-/// What all kernels share.
+/// The text that all kernels share.
 const COMMON: &str = include_str!("../kernels/common.c");
 
-/// What kernels with a register type share. It stands behind the definitions.
+/// The text that kernels with a register type share. It stands behind the definitions.
 const FUNCTIONS: &str = include_str!("../kernels/functions.c");
 
 /// A language that a driver compiles.
@@ -108,7 +108,7 @@ impl Definitions {
         self
     }
 
-    /// What tells two specializations of a text apart.
+    /// The key that tells two specializations of a text apart.
     pub(crate) fn key(&self) -> &str {
         &self.0
     }

@@ -1,6 +1,6 @@
-//! What the tuner's worker runs: a piece of work on a device of its own, launched again and again.
+//! The work of the tuner's worker: a piece of work on a device of its own, launched again and again.
 //!
-//! It is the only place of this crate that waits for work, and runs in no process of a user.
+//! This file is the only place of the crate that waits for work, and runs in no process of a user.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(crate) enum Work {
     Product(Product),
 }
 
-/// What the worker is given: the work, and on which device of which driver.
+/// The task of the worker: the work, and on which device of which driver.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     driver: String,

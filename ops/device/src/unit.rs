@@ -19,7 +19,7 @@ const TASKS: &str = include_str!("../kernels/tasks.c");
 /// A kernel of a text, as a part of programs.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Unit {
-    /// What the names of the text begin with. No two texts have the same.
+    /// The beginning of the names of the text. No two texts have the same.
     prefix: String,
     text: String,
 }
@@ -42,8 +42,8 @@ static KNOWN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
     known
 });
 
-/// What a source has besides the dialect. `None` if it does not hold the dialect as it is here, or has groups of more than one
-/// item.
+/// The part of a source besides the dialect. `None` if it does not hold the dialect as it is here, or has groups of
+/// more than one item.
 pub(crate) fn own_text(source: &str) -> Option<String> {
     let at = source.find(DIALECT)?;
     let (before, after) = (&source[..at], &source[at + DIALECT.len()..]);
@@ -101,7 +101,7 @@ enum Token<'a> {
     Other(&'a str),
 }
 
-/// What a function of a text begins with.
+/// The words that a function of a text begins with.
 const FUNCTIONS: [&str; 2] = ["OTR_FUNCTION", "OTR_FUSED"];
 
 /// Calls a function with each token of a text.
@@ -129,7 +129,7 @@ fn tokens<'a>(text: &'a str, with: &mut dyn FnMut(Token<'a>)) {
         } else if bytes[at].is_ascii_whitespace() {
             (run(at, &u8::is_ascii_whitespace), Token::Space)
         } else if bytes[at].is_ascii_digit() {
-            // What is glued to a number is a part of it.
+            // Letters that are glued to a number are a part of it.
             (
                 run(at, &|byte| is_word(byte) || *byte == b'.'),
                 Token::Other,
@@ -170,7 +170,7 @@ fn words<'a>(line: &'a str, with: &mut dyn FnMut(&'a str)) {
     });
 }
 
-/// What a text declares and defines.
+/// The names that a text declares and defines.
 #[derive(Debug, Default)]
 struct Names<'a> {
     /// Functions, kernels, types and constants.
@@ -179,11 +179,11 @@ struct Names<'a> {
     defined: HashSet<&'a str>,
 }
 
-/// What stands outside of all braces since the last declaration has ended.
+/// The tokens outside of all braces since the last declaration has ended.
 #[derive(Clone, Debug, Default)]
 struct Statement<'a> {
     tokens: Vec<&'a str>,
-    /// How many parentheses are open.
+    /// The number of open parentheses.
     depth: i32,
     /// The last word with a parenthesis behind it, outside of others.
     called: Option<&'a str>,
@@ -192,7 +192,7 @@ struct Statement<'a> {
     over: bool,
 }
 
-/// Where a text is: which braces are open, and the statement.
+/// The place in a text: the open braces, and the statement.
 #[derive(Clone, Debug, Default)]
 struct State<'a> {
     braces: i32,
@@ -314,7 +314,7 @@ impl<'a> Names<'a> {
             self.declared
                 .extend(tokens[2..].iter().copied().filter(is_word));
         }
-        // What a struct is called besides its type.
+        // The name of a struct besides its type is looked for.
         let tag = tokens.iter().position(|one| *one == "struct");
         let tag = tag.and_then(|at| tokens.get(at + 1)).copied();
         self.declared

@@ -1,4 +1,4 @@
-//! What an operator submits at a launch.
+//! The work that an operator submits at a launch.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -65,9 +65,9 @@ unsafe extern "C" fn look(user: *mut c_void, upstream: i32) -> i32 {
     }
 }
 
-/// Where the host looks for wrong indices: in the workspace of the launch if it sees that, else in a copy. A queue has a copy of
-/// its own, so that launches on others do not write to it. Copies live as long as the operator, since a graph of the
-/// driver may write to them again.
+/// The place where the host looks for wrong indices: in the workspace of the launch if it sees that, else in a copy. A
+/// queue has a copy of its own, so that launches on others do not write to it. Copies live as long as the operator,
+/// since a graph of the driver may write to them again.
 pub(crate) enum Checks {
     Seen,
     Copied(Mutex<HashMap<usize, Box<UnsafeCell<i64>>>>),
@@ -96,7 +96,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) workspace: u64,
     pub(crate) queue: *mut sys::otr_queue,
     pub(crate) below: &'a Below,
-    /// How many commands were submitted.
+    /// The number of commands that were submitted.
     pub(crate) submitted: u32,
 }
 

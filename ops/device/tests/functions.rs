@@ -155,8 +155,9 @@ fn opencl() -> Option<Driver> {
     Some(Driver::open(&spec.parse().unwrap()).unwrap())
 }
 
-/// What a row of the kernel for numbers is right to be, by the function's name, and how many units in the last place a device may be
-/// off. Where numbers are far off relatively, because the function has a zero there, so many units of 1 count.
+/// The right value of a row of the kernel for numbers, by the function's name, and how many units in the last place a
+/// device may be off. Where numbers are far off relatively, because the function has a zero there, so many units of 1
+/// count.
 fn right(name: &str, x: f64, y: f64, power: i32, is_f32: bool) -> (f64, f64) {
     let close = |value: f64| (value, 4.0);
     let exact = |value: f64| (value, 0.0);
@@ -413,13 +414,13 @@ fn judge_integers(run: Run<'_>, place: &str) {
     }
 }
 
-/// How often atomics are tried, since threads meet by chance.
+/// The number of times that atomics are tried, since threads meet by chance.
 const ROUNDS: usize = 12;
 
 /// Items of a test of atomics: bf16 counts no further.
 const ITEMS: usize = 256;
 
-/// What a row of a kernel with atomics is: by the macro of its text, with the type.
+/// A row of a kernel with atomics, by the macro of its text and with the type.
 struct Row {
     function: String,
     dtype: String,
@@ -499,7 +500,7 @@ fn number(row: &Row, cell: u64) -> i64 {
 
 fn judge_atomics(run: Run<'_>, kernel: &str, place: &str) {
     let rows = atomic_rows(kernel);
-    // What stands around a number of a cell must stay.
+    // The bytes around a number of a cell must stay.
     let first = |row: &Row| match (row.inside, row.function.as_str()) {
         (_, "and") => u64::MAX,
         (Some((at, size)), _) => {
@@ -510,7 +511,7 @@ fn judge_atomics(run: Run<'_>, kernel: &str, place: &str) {
         _ => 0,
     };
     let mut cells: Vec<u64> = rows.iter().map(first).collect();
-    // Where the rows begin that are judged below.
+    // The rows from here on are judged below.
     let special = rows.iter().rposition(|row| row.function == "load").unwrap() + 1;
     if let [_, zero, nan] = &mut cells[special..] {
         (*zero, *nan) = (u64::from((-0_f32).to_bits()), 0x7fc0_0000);
@@ -684,7 +685,7 @@ fn functions_are_right_over_opencl() {
     let both = sys::OTR_FEATURE_F64 | sys::OTR_FEATURE_ATOMIC_64;
     for group in [1, 32] {
         let place = format!("OpenCL, groups of {group}");
-        // What is special where a thread runs a group are functions in f32.
+        // If a thread runs a group, only functions in f32 are special.
         let wide = group > 1 && features & both == both;
         over(&driver, group, &|run| judge_all(run, &place, wide));
     }

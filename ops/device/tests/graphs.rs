@@ -471,7 +471,7 @@ fn a_chain_is_one_launch() {
     }
 }
 
-/// What cannot be a task stands between two launches.
+/// A command that cannot be a task stands between two launches.
 #[test]
 fn a_host_call_parts_a_graph() {
     let bench = Bench::new("threads=2");
@@ -656,7 +656,7 @@ fn a_device_that_is_lost_within_a_launch() {
     drop(graph);
 }
 
-/// What another process has compiled is recorded as what this one has.
+/// Code that another process has compiled is recorded as that of this process.
 #[test]
 fn a_compiled_form_keeps_its_text() {
     let bench = Bench::new("threads=2");
@@ -667,7 +667,7 @@ fn a_compiled_form_keeps_its_text() {
             .driver
             .module_load(0, sys::OTR_CODE_ELF, &binary, None)
             .unwrap();
-        // What was loaded can be kept again.
+        // A module that was loaded can be kept again.
         assert_eq!(module.binary().unwrap(), binary);
         module.kernel(Some(c"mix")).unwrap()
     };

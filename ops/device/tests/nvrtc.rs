@@ -44,7 +44,7 @@ fn nvrtc() -> Option<Library> {
     library
 }
 
-/// What NVRTC says of a text that it refuses.
+/// The text of NVRTC for code that it refuses.
 fn compile(library: &Library, text: &[u8], option: &CStr) -> Result<(), String> {
     let source = CString::new(text).unwrap();
     let option = option.as_ptr();

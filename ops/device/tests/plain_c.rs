@@ -1,4 +1,5 @@
-//! What the system's compiler makes of the dialect where it may use all that a processor has: loads under a condition.
+//! Loads under a condition, as the system's compiler makes them of the dialect where it may use all that a processor
+//! has: loads under a condition.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! What one process has compiled, the next one loads. The processes are this test itself, with the role that [`ROLE`] names.
+//! Code that one process has compiled, the next one loads. The processes are this test itself, with the role that
+//! [`ROLE`] names.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +37,7 @@ fn opencl() -> Option<String> {
     named
 }
 
-/// What the started processes run; nothing in the process that runs the tests.
+/// The work of the started processes; the test does nothing in the process that runs the tests.
 #[test]
 #[expect(
     clippy::print_stdout,

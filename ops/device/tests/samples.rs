@@ -95,7 +95,7 @@ impl Drop for Memory<'_> {
     }
 }
 
-/// What a difference may be, by element type.
+/// The most that a result may differ, by element type.
 fn allowed(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 2e-5,
@@ -430,7 +430,7 @@ fn products_with_quantized_weights_are_right_for_few_and_many_rows() {
     }
 }
 
-/// What the kernel does not use fails the queue, and the output is written where the index is right.
+/// An index that the kernel does not use fails the queue, and the output is written where the index is right.
 #[test]
 fn an_index_that_is_not_there_fails_the_queue() {
     let options = "devices=1,memory=64M,checked=1";

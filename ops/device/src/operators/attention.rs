@@ -25,7 +25,7 @@ const WORDS: usize = FRONT + 4;
 /// Elements of a query, key or value that a group keeps; larger ones are left to others.
 const WIDEST: i64 = 512;
 
-/// What forward and backward share: operands, sizes, and the places of their numbers.
+/// The parts that forward and backward share: operands, sizes, and the places of their numbers.
 struct Setting<'a> {
     places: [usize; 3],
     at_mask: Option<usize>,
@@ -147,7 +147,7 @@ impl<'a> Setting<'a> {
         words.into_iter().map(|word| word as u64).collect()
     }
 
-    /// What completes the words at a launch.
+    /// A function that completes the words at a launch.
     fn finisher(
         &self,
         front: Vec<u64>,

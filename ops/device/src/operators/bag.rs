@@ -85,7 +85,7 @@ pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prep
     let checks = Checks::new(device.host_visible);
     Ok(Prepared::with_workspace(WRONG, move |launch| {
         launch.checked(&checks, |launch, wrong| {
-            // What has no elements may have no address.
+            // A tensor without elements may have no address.
             let or = |address: u64| if address == 0 { wrong } else { address };
             let [table, indices, offsets] =
                 [at_table, at_indices, at_offsets].map(|at| or(launch.inputs[at]));

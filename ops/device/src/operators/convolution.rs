@@ -98,7 +98,7 @@ impl Geometry {
     fn check(&self, narrow: &Side, wide: &Side, weight: &Side) -> Result<()> {
         let fits = |at: usize| {
             let reach = (narrow.places()[at] - 1) * self.stride[at] - self.padding[at];
-            // What lies outside of the wide side counts as 0, so only sizes of the narrow one are bound.
+            // Elements outside of the wide side count as 0, so only sizes of the narrow one are bound.
             reach < wide.places()[at] + self.padding[at] + weight.places()[at] * self.dilation[at]
         };
         let channels = weight.sizes[0] == narrow.sizes[1]

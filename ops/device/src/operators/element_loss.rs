@@ -47,7 +47,7 @@ const MOST: usize = 4;
 
 const WORDS: usize = 4 + 7 * RANK + 2;
 
-/// How the losses of the elements are reduced.
+/// The ways to reduce the losses of the elements.
 const NONE: i64 = 0;
 const MEAN: i64 = 1;
 
@@ -92,7 +92,7 @@ pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prep
         }
     }
     let reduces = first == 0 && reduction != NONE;
-    // What is left out or reduced has one element, which is not looked at.
+    // A tensor that is left out or reduced has one element, which is not looked at.
     let none = Tensor::new(64, out.dtype(), &[], &[]);
     let all = operands.map(|one| one.unwrap_or(&none));
     let [x, y, weight, factor] = all;

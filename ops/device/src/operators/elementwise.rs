@@ -14,12 +14,12 @@ use crate::layout::{Layout, groups, rank_class};
 use crate::source::{Definitions, Text};
 use crate::work::{Launch, Prepared};
 
-/// What decides the register type.
+/// The rule for the register type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rule {
     /// The element type of the output.
     Output,
-    /// Those of the inputs; the output is bool.
+    /// The element types of the inputs; the output is bool.
     Inputs,
 }
 

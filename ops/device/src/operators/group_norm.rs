@@ -50,7 +50,7 @@ fn name_of(tensor: Option<&Tensor<'_>>) -> &'static str {
     tensor.map_or("f32", |tensor| element(tensor.dtype()))
 }
 
-/// What both directions have in common: samples, groups, channels of a group and elements of a channel.
+/// The sizes that both directions have in common: samples, groups, channels of a group and elements of a channel.
 fn sizes(call: &Call<'_>, first: usize) -> Result<[i64; 4]> {
     let [samples, channels] = [call.integer(first)?, call.integer(first + 1)?];
     let [elements, groups] = [call.integer(first + 2)?, call.integer(first + 3)?];

@@ -38,7 +38,7 @@ pub(crate) const NONE: i64 = i64::MIN;
 
 pub(crate) const WORDS: usize = 5 + 4 * RANK + 1;
 
-/// What is done with an element.
+/// The use of an element.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Gather = 0,

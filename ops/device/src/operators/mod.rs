@@ -88,7 +88,7 @@ pub(crate) fn names(_: &Device) -> impl Iterator<Item = &'static CStr> {
     all().into_iter().map(|(name, _)| name)
 }
 
-/// What makes an operator; `None` for a name that is not listed.
+/// The maker of an operator; `None` for a name that is not listed.
 pub(crate) fn find(name: &CStr) -> Option<Maker> {
     MAKERS.get(name).copied()
 }

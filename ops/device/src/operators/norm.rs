@@ -70,7 +70,7 @@ fn classes(device: &Device, input: &Tensor<'_>) -> Result<[Class; 2]> {
     Ok([device.class(input.dtype())?, device.sums()])
 }
 
-/// What the kernels of a normalization have in common.
+/// The definitions that the kernels of a normalization have in common.
 fn shared(rms: bool, kind: i32, [class, sums]: [Class; 2]) -> Definitions {
     let mut definitions = Definitions::default();
     definitions.set("KIND", kind).set("RMS", i32::from(rms));
@@ -154,7 +154,7 @@ struct Backward {
     columns: i64,
 }
 
-/// Where the operands of a backward are; 0 for what is not there.
+/// The addresses of the operands of a backward; 0 for one that is not there.
 #[derive(Clone, Copy)]
 struct Places {
     grad: u64,

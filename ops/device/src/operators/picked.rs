@@ -29,7 +29,7 @@ struct Pick {
     dim: usize,
 }
 
-/// How a tensor is indexed, with strides by the places of the result.
+/// An indexed tensor, with strides by the places of the result.
 struct Picked {
     sizes: Vec<i64>,
     /// Of the tensor, 0 where indices lead along a dimension.
@@ -104,7 +104,7 @@ pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prep
     let puts = name == c"index_put";
     let at_dense = if puts { call.place(2) } else { None };
     let out = call.output(0)?;
-    // What is indexed, and what has an element for each place.
+    // The first is the tensor that is indexed, the second has an element for each place.
     let (tensor, dense) = match (puts, at_dense, call.place(0)) {
         (true, Some(at), _) => (out, call.input(at)?),
         (false, _, Some(at)) => (call.input(at)?, out),

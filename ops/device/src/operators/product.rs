@@ -15,7 +15,7 @@ use crate::source::{Definitions, Text};
 use crate::tune::Work;
 use crate::work::Launch;
 
-/// How the second matrix is gathered.
+/// The way in which the second matrix is gathered.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gather {
     pub(crate) divides: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Multiply {
 /// The most words of a launch.
 const WORDS: usize = 20 + 37 + 2;
 
-/// What a group computes: sizes along m, n and k, and what an item has of it in registers.
+/// The part that a group computes: sizes along m, n and k, and what an item has of it in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tile {
     m: i64,
@@ -121,7 +121,7 @@ impl Tile {
         }
     }
 
-    /// What it is called among the candidates.
+    /// The name among the candidates.
     fn name(self) -> String {
         let Self {
             m,
@@ -298,7 +298,8 @@ impl Product {
         device.question(Text::Matmul, operator, class, self.dtype.0)
     }
 
-    /// How many elements the first matrix, the second one and the result reach over. Strides are not negative.
+    /// The number of elements that the first matrix, the second one and the result reach over. Strides are not
+    /// negative.
     pub(crate) fn reach(&self) -> [i64; 3] {
         let [m, n, k] = self.sizes;
         let last = |sizes: &[i64], strides: &[i64]| -> i64 {
@@ -336,7 +337,7 @@ impl Product {
         ]
     }
 
-    /// How many multiplications it takes.
+    /// The number of multiplications.
     fn work(&self) -> i64 {
         let sizes = self.sizes.iter().chain(&self.batches);
         sizes.fold(1, |work: i64, size| work.saturating_mul(*size))
@@ -449,7 +450,7 @@ impl Product {
     }
 }
 
-/// Where the operands of a product are. Those that are not there are 0.
+/// The addresses of the operands of a product. Those that are not there are 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Operands {
     pub(crate) a: u64,

@@ -21,11 +21,11 @@ pub(crate) fn names() -> impl Iterator<Item = &'static CStr> {
     [c"scatter_reduce"].into_iter()
 }
 
-/// How elements are joined. A mean is a sum that is divided at the end.
+/// The way in which elements are joined. A mean is a sum that is divided at the end.
 struct Reduction {
     /// The expression of a and b; none for sums, which are added.
     join: Option<&'static str>,
-    /// What changes no number, for floating-point numbers and for integers of 4 and 8 bytes.
+    /// The value that changes no number, for floating-point numbers and for integers of 4 and 8 bytes.
     neutral: [Scalar; 3],
     is_mean: bool,
 }

@@ -25,8 +25,7 @@ const PART: i64 = 16;
 
 const WORDS: usize = 9 + 4 * RANK;
 
-/// Where a step takes its pairs from, and where it puts them: one of the two parts of the workspace. What it does not need is
-/// not looked at.
+/// A step, with the part of the workspace that it takes its pairs from. A part that it does not need is not looked at.
 struct Step {
     kernel: Arc<Kernel>,
     groups: u32,

@@ -14,10 +14,10 @@ use crate::work::Launch;
 pub(crate) struct Sums {
     /// The type of the sums.
     pub(crate) dtype: DType,
-    /// Their strides.
+    /// The strides of the sums.
     pub(crate) strides: Vec<i64>,
     bytes: u64,
-    /// What is there before the first addition; zeros if there is nothing.
+    /// The pass that writes the values before the first addition; zeros if there is none.
     first: Option<Pass>,
     last: Option<Pass>,
 }
