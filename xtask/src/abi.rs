@@ -16,7 +16,7 @@ use clap::Args;
 use crate::workspace::Workspace;
 use header::{Declarations, Struct};
 
-/// How to compare.
+/// Options of the comparison.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Make the present contracts the baseline, whatever changed
@@ -27,10 +27,10 @@ pub(crate) struct Options {
 /// The headers of both contracts.
 const HEADERS: [&str; 3] = ["base.h", "driver.h", "outrigger.h"];
 
-/// Where the baseline lies.
+/// The file of the baseline.
 const BASELINE: &str = "tests/abi/baseline.txt";
 
-/// What stands at the top of the baseline.
+/// The text at the top of the baseline.
 const HEAD: &str = "\
 # The binary interface of both contracts: numbers, layouts (bytes) and signatures. Compared by
 # `cargo xtask abi`; written by `cargo xtask abi --accept`.
@@ -89,7 +89,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(ExitCode::FAILURE)
 }
 
-/// What would break hosts or drivers that were compiled against the baseline.
+/// Changes that would break hosts or drivers which were compiled against the baseline.
 fn breaks(baseline: &Facts, present: &Facts) -> Vec<String> {
     let mut broken = Vec::new();
     for (name, old) in baseline {
@@ -156,7 +156,7 @@ fn facts(workspace: &Workspace) -> anyhow::Result<Facts> {
     Ok(facts)
 }
 
-/// What a C compiler says of numbers and layouts.
+/// Numbers and layouts, as a C compiler tells them.
 fn measure(workspace: &Workspace, all: &Declarations) -> anyhow::Result<String> {
     let folder = workspace.target("xtask/abi");
     fs::create_dir_all(&folder)?;

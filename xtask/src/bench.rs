@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 use crate::native;
 use crate::workspace::Workspace;
 
-/// What to measure.
+/// Options of a measurement.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The suites
@@ -68,7 +68,7 @@ enum Suite {
 }
 
 impl Suite {
-    /// What benches/ calls it.
+    /// The name of the suite in benches/.
     fn name(self) -> &'static str {
         match self {
             Self::Eager => "eager",

@@ -11,7 +11,7 @@ use crate::setup::{self, Need};
 use crate::wheel;
 use crate::workspace::Workspace;
 
-/// What the demo runs on.
+/// Options of the demo.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The driver: a name, a specification such as `host?devices=1`, a library, or a folder with a
@@ -23,7 +23,7 @@ pub(crate) struct Options {
         value_name = "SPEC_OR_PATH"
     )]
     driver: String,
-    /// Which face the built-in driver host shows
+    /// Face of the built-in driver host
     #[arg(long)]
     face: Option<Face>,
     /// The device in PyTorch
@@ -75,7 +75,7 @@ impl Device {
     }
 }
 
-/// What the demo is made with: the shim, the environment, and a driver in C that one may name.
+/// The needs of the demo: the shim, the environment, and a driver in C that one may name.
 const NEEDS: [Need; 5] = [
     Need::Compiler,
     Need::Make,

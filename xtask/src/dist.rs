@@ -16,10 +16,10 @@ use crate::native::PROGRAMS;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// What to pack.
+/// Options of the archive.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where the archive is written
+    /// Folder that the archive is written to
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Pack an unoptimized build: large and slow, but quickly made
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     debug: bool,
 }
 
-/// What goes in as it lies in the repository: from, to.
+/// Files that go in as they lie in the repository: from, to.
 const COPIED: [(&str, &str); 11] = [
     ("include/outrigger", "include/outrigger"),
     ("LICENSE-APACHE", "share/outrigger/LICENSE-APACHE"),
@@ -84,7 +84,7 @@ const DRIVERS: [(&str, &str); 2] = [
     ("--package=outrigger-driver-cuda", "liboutrigger_cuda.so"),
 ];
 
-/// What goes in with the version filled in: from, to.
+/// Files that go in with the version filled in: from, to.
 const FILLED: [(&str, &str); 3] = [
     (
         "packaging/OutriggerConfigVersion.cmake.in",
@@ -227,7 +227,7 @@ fn bridge(workspace: &Workspace, profile: &str, folder: &Path) -> anyhow::Result
         .into_iter()
         .find(|package| package.name == "cxx")
         .context("the bridge depends on cxx")?;
-    // It includes its header by a path of its own repository.
+    // The file includes its header by a path of its own repository.
     let runtime = fs::read_to_string(cxx.folder.join("src/cxx.cc"))?;
     let there = "#include \"../include/cxx.h\"";
     ensure!(

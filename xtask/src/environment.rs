@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// What the environment is made of; pinned, so that every machine runs the same.
+/// The packages that the environment is made of; pinned, so that every machine runs the same.
 const REQUIREMENTS: [&str; 3] = [
     "frameworks/torch/requirements.txt",
     "frameworks/torch/requirements-test.txt",
@@ -163,7 +163,8 @@ fn beside_project(
     shell::step(workspace, &title, create.arg(folder))?;
     let packages = site_packages(workspace).context(".venv holds no site-packages")?;
     let own = packages_in(folder).with_context(|| format!("{title}: it holds no packages"))?;
-    // This adds the folders, but not what .pth files in them add: the repository's package stays out unless it is named.
+    // A .pth file adds the folders, but not what .pth files in them add: the repository's package stays out unless it
+    // is named.
     let folders = std::iter::once(&packages).chain(others);
     let lines: String = folders
         .map(|each| format!("{}\n", each.display()))
@@ -178,7 +179,7 @@ fn beside_project(
     Ok(install)
 }
 
-/// What pip is told.
+/// The arguments of pip.
 const INSTALL: [&str; 4] = [
     "install",
     "--disable-pip-version-check",
@@ -186,7 +187,7 @@ const INSTALL: [&str; 4] = [
     "--progress-bar=off",
 ];
 
-/// What installs packages into the environment in `folder`.
+/// The command that installs packages into the environment in `folder`.
 fn pip_install(folder: &Path) -> Command {
     let mut install = Command::new(folder.join("bin/python"));
     install.args(["-m", "pip"]).args(INSTALL);
@@ -238,12 +239,12 @@ pub(crate) fn libclang(workspace: &Workspace) -> Option<PathBuf> {
     folder.join("libclang.so").is_file().then_some(folder)
 }
 
-/// Where the environment keeps its packages, if it has been made.
+/// The folder of the environment's packages, if it has been made.
 pub(crate) fn site_packages(workspace: &Workspace) -> Option<PathBuf> {
     packages_in(&workspace.path(".venv"))
 }
 
-/// Where the environment in `folder` keeps its packages, if it has been made.
+/// The folder of the packages of the environment in `folder`, if it has been made.
 fn packages_in(folder: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(folder.join("lib")).ok()?;
     versions

@@ -14,7 +14,7 @@ use clap::Args;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// What to fuzz.
+/// Options of fuzzing.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Targets; all of them if none is named

@@ -11,7 +11,7 @@ use clap::Args;
 use crate::environment;
 use crate::workspace::Workspace;
 
-/// How to generate.
+/// Options of the generation.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Write nothing; fail if a file differs from what would be written
@@ -154,7 +154,7 @@ fn host_table(workspace: &Workspace) -> anyhow::Result<String> {
     host_contract(workspace, &["--table"])
 }
 
-/// What this package's program `host-header` prints.
+/// The output of this package's program `host-header`.
 fn host_contract(workspace: &Workspace, flags: &[&str]) -> anyhow::Result<String> {
     let folder = workspace.target("xtask/header");
     printed(workspace, "host-header", |command| {
@@ -162,7 +162,7 @@ fn host_contract(workspace: &Workspace, flags: &[&str]) -> anyhow::Result<String
     })
 }
 
-/// What a generator of this package prints.
+/// The output of a generator of this package.
 fn printed(
     workspace: &Workspace,
     generator: &str,

@@ -15,7 +15,7 @@ use crate::shell;
 use crate::wheel::SETUPTOOLS;
 use crate::workspace::Workspace;
 
-/// What to pack.
+/// Options of the pack.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The Python that the machine has, with its C headers: the shim is built for its version
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// The torch that the machine has
     #[arg(long, default_value = "2.11.0", value_name = "VERSION")]
     torch: String,
-    /// Where the folder is written
+    /// Folder that is written
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
@@ -38,7 +38,7 @@ const GLIBC: (u32, u32) = (2, 36);
 /// Prints the version of a Python as its compiled files are named: cpython-312.
 const CACHE_TAG: &str = "import sys; print(sys.implementation.cache_tag)";
 
-/// What goes in as it lies in the repository: from, to.
+/// Files that go in as they lie in the repository: from, to.
 const COPIED: [(&str, &str); 6] = [
     ("packaging/gpu/run.py", "run.py"),
     ("packaging/gpu/replays.py", "replays.py"),

@@ -93,7 +93,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<(u64, u64)> {
         .and_then(|name| name.to_str())
         .and_then(|name| name.strip_suffix(".tar.gz"))
         .context("the archive is named after its folder")?;
-    // What was packed is out of the way: nothing can be found there by accident.
+    // The packed folder is removed, so that nothing can be found there by accident.
     fs::remove_dir_all(folder.join(name))?;
     fs::remove_file(&archive)?;
     let mut hosts = Hosts {
@@ -135,9 +135,9 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<(u64, u64)> {
 /// The unpacked archive, and what was found about it.
 struct Hosts<'a> {
     workspace: &'a Workspace,
-    /// Where the archive was unpacked.
+    /// The folder into which the archive was unpacked.
     prefix: PathBuf,
-    /// Where to build.
+    /// The folder to build in.
     folder: PathBuf,
     passed: u64,
     failed: u64,

@@ -27,7 +27,7 @@ pub(crate) const PROGRAMS: [&str; 8] = [
     "--package=outrigger-driver-cuda",
 ];
 
-/// What is built for release, for the same reason all of it each time.
+/// The packages that are built for release, for the same reason all of them each time.
 const RELEASE: [&str; 4] = [
     "--package=outrigger",
     "--package=outrigger-driver-opencl",
@@ -158,8 +158,8 @@ pub(crate) fn built_shim(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> 
     environment::files_below(&package, &["so"])
 }
 
-/// What `--driver` and `--face` mean: a name or specification as it is, a library by its path, a folder
-/// with a Makefile as the library that `make` builds there.
+/// The meaning of `--driver` and `--face`: a name or specification as it is, a library by its path, a folder with a
+/// Makefile as the library that `make` builds there.
 ///
 /// # Errors
 /// If the driver cannot be built, or it is not `host` and a face is wanted.

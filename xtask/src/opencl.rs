@@ -1,4 +1,4 @@
-//! Which OpenCL a program finds. The loader of OpenCL takes all implementations that the system has installed; the
+//! The OpenCL that a program finds. The loader of OpenCL takes all implementations that the system has installed; the
 //! environment variables of this module make it take one.
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub(crate) fn vendors(folder: &Path, library: &OsStr) -> anyhow::Result<PathBuf>
     Ok(folder.to_owned())
 }
 
-/// What makes the loader take the implementations of the folder `vendors` and nothing else.
+/// The variables that make the loader take the implementations of the folder `vendors` and nothing else.
 pub(crate) fn environment(vendors: &Path, libraries: &Path) -> Environment {
     BTreeMap::from([
         ("OCL_ICD_VENDORS", vendors.display().to_string()),

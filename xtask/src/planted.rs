@@ -16,7 +16,7 @@ use crate::native;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// Which defects to plant. Without any they are listed.
+/// The defects to plant. Without any they are listed.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Defects, by the names of their patches
@@ -27,10 +27,10 @@ pub(crate) struct Options {
     all_of_them: bool,
 }
 
-/// Where the patches lie.
+/// The folder of the patches.
 const FOLDER: &str = "tests/planted";
 
-/// What begins the line of a patch that says what runs.
+/// The beginning of a patch's line that says what runs.
 const RUN: &str = "# run: ";
 
 /// Tests of a defect take minutes; those that take this long hang, and that is noticed too.
@@ -80,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     })
 }
 
-/// What is wrong with the patches, for `cargo xtask tidy`.
+/// The problems of the patches, for `cargo xtask tidy`.
 ///
 /// # Errors
 /// If they cannot be read.
@@ -111,9 +111,10 @@ pub(crate) fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
 struct Defect {
     name: String,
     patch: PathBuf,
-    /// In one sentence.
+    /// The defect, in one sentence.
     what: String,
-    /// What runs until one of them fails: `cargo ...`, `pytest DRIVER ...` or `conformance DRIVER FILTER...`.
+    /// The commands that run until one of them fails: `cargo ...`, `pytest DRIVER ...` or `conformance DRIVER
+    /// FILTER...`.
     runs: Vec<String>,
 }
 
@@ -138,7 +139,7 @@ fn defects(workspace: &Workspace) -> anyhow::Result<Vec<Defect>> {
 }
 
 impl Defect {
-    /// What notices the defect; `None` if nothing does.
+    /// The command that notices the defect; `None` if nothing does.
     fn measure(&self, workspace: &Workspace) -> anyhow::Result<Option<String>> {
         let _planted = Planted::plant(workspace, &self.patch)?;
         for run in &self.runs {
@@ -156,7 +157,7 @@ impl Defect {
     }
 }
 
-/// What a line of a patch means, with all built that it needs.
+/// The command that a line of a patch means, with all built that it needs.
 fn command(workspace: &Workspace, run: &str) -> anyhow::Result<Command> {
     let words: Vec<&str> = run.split_whitespace().collect();
     Ok(match words[..] {

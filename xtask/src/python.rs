@@ -8,7 +8,7 @@ use clap::Args;
 use crate::wheel;
 use crate::workspace::Workspace;
 
-/// What to hand to Python.
+/// The arguments that Python gets.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Arguments for Python, as they are

@@ -1,6 +1,6 @@
-//! What a chore needs from the machine. This is checked before any work, and what is missing is
-//! installed by name, if that is allowed. If not, the chore stops with the one command that helps. Only
-//! what the chore names is installed; nothing is ever removed or upgraded.
+//! The needs of a chore from the machine. They are checked before any work, and what is missing is installed by name,
+//! if that is allowed. If not, the chore stops with the one command that helps. Only what the chore names is installed;
+//! nothing is ever removed or upgraded.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ pub(crate) enum Need {
     Gcc,
     /// Clang, for C and C++
     Clang,
-    /// What drivers are built with
+    /// The program that builds drivers in C
     Make,
-    /// What knows the files of the repository
+    /// The program that knows the files of the repository
     Git,
-    /// What hosts are built with
+    /// The program that builds hosts
     CMake,
-    /// What hosts find the library with
+    /// The program by which hosts find the library
     PkgConfig,
     /// Python itself
     Python,
@@ -43,15 +43,15 @@ pub(crate) enum Need {
     Clippy,
     /// The sources of std
     RustSource,
-    /// What runs the tests in Rust
+    /// The program that runs the tests in Rust
     Nextest,
-    /// What finds OpenCL platforms
+    /// The library that finds OpenCL platforms
     OpenClLoader,
     /// An OpenCL platform that runs on every CPU
     OpenClPlatform,
 }
 
-/// What a Python environment with the compiled shim in it is made with.
+/// The needs of a Python environment with the compiled shim in it.
 pub(crate) const SHIM: [Need; 4] = [
     Need::Compiler,
     Need::Python,
@@ -59,7 +59,7 @@ pub(crate) const SHIM: [Need; 4] = [
     Need::PythonHeaders,
 ];
 
-/// Where a need comes from.
+/// The origin of a need.
 enum Source {
     /// A package of Debian
     Package(&'static str),
@@ -225,7 +225,7 @@ pub(crate) fn ensure(workspace: &Workspace, needs: &[Need]) -> anyhow::Result<()
     Ok(())
 }
 
-/// Those of `needs` that are not met, each once.
+/// The needs among `needs` that are not met, each once.
 fn missing(needs: &[Need], is_met: impl Fn(Need) -> bool) -> Vec<Need> {
     let needs: BTreeSet<Need> = needs.iter().copied().collect();
     needs.into_iter().filter(|&need| !is_met(need)).collect()
@@ -237,21 +237,21 @@ fn names(needs: &[Need]) -> String {
     names.join(", ")
 }
 
-/// What the machine lets us do.
+/// The ways in which the machine lets chores install.
 #[derive(Clone, Copy)]
 struct Machine {
-    /// It has `apt-get`.
+    /// Whether the machine has `apt-get`.
     apt: bool,
-    /// How to become root.
+    /// The way to become root.
     root: Root,
-    /// It has `rustup`.
+    /// Whether the machine has `rustup`.
     rustup: bool,
 }
 
-/// How to become root.
+/// The way to become root.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Root {
-    /// We are.
+    /// The user is root.
     Already,
     /// `sudo` asks for no password.
     Sudo,
@@ -287,7 +287,7 @@ fn is_root() -> bool {
         .is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// What to do about what is missing.
+/// The steps that bring what is missing.
 #[derive(PartialEq, Eq, Debug)]
 enum Plan {
     /// Run these commands, one after the other.

@@ -13,17 +13,17 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::workspace::Workspace;
 
-/// How many lines of a failed command are shown; all are in its log.
+/// The number of lines of a failed command that are shown; all are in its log.
 const SHOWN_LINES: usize = 40;
 
 /// A package manager that says nothing for so long hangs: the largest package has two gigabytes.
 const QUIET: Duration = Duration::from_secs(900);
 
-/// What a finished command left.
+/// The outcome of a command.
 pub(crate) struct Finished {
-    /// How it ended.
+    /// The status with which the command ended.
     pub(crate) status: ExitStatus,
-    /// Its standard output and error, as they came.
+    /// The standard output and error, as they came.
     pub(crate) output: String,
     /// Wall-clock time.
     pub(crate) elapsed: Duration,
@@ -164,7 +164,7 @@ pub(crate) fn reason(output: &str) -> &str {
         .unwrap_or("it said nothing")
 }
 
-/// What a command has said, and when it did so last.
+/// The output of a command so far, and the time of its last part.
 struct Collected {
     bytes: Vec<u8>,
     last: Instant,

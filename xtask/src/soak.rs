@@ -11,7 +11,7 @@ use crate::native;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// How to soak.
+/// Options of the soak.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seconds

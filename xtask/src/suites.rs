@@ -40,7 +40,7 @@ use seed::Seed;
 use shard::Shard;
 use summary::{Row, Summary};
 
-/// Which suites to run.
+/// The suites to run.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Suites; all if none is named
@@ -147,7 +147,7 @@ impl Run<'_> {
     /// Runs wide jobs one after the other, and narrow ones that stand together two at a time.
     fn all(&self, jobs: &[&Job]) -> Vec<Row> {
         std::thread::scope(|scope| {
-            // It fetches and compiles for Python while the first jobs compile Rust. Who needs it waits for
+            // A thread fetches and compiles for Python while the first jobs compile Rust. A job that needs it waits for
             // it, and hears how it went.
             if jobs.iter().any(|job| job.suite.needs_shim()) {
                 scope.spawn(|| self.shim().ok());
@@ -370,7 +370,7 @@ impl Run<'_> {
         once(&self.environment, || environment::ensure(self.workspace))
     }
 
-    /// What PyTorch loads.
+    /// Builds all that PyTorch loads.
     fn shim(&self) -> anyhow::Result<()> {
         self.environment()?;
         self.release()?;
@@ -396,7 +396,7 @@ impl Run<'_> {
     }
 }
 
-/// What was made for a job.
+/// All that was made for a job.
 struct Made {
     /// The files of it that decide about the outcome.
     files: Vec<PathBuf>,
@@ -421,7 +421,7 @@ fn once(
     made.clone().map_err(anyhow::Error::msg)
 }
 
-/// How many checks of a suite passed and how many failed.
+/// The counts of a suite: how many checks passed and how many failed.
 fn counted((passed, failed): (u64, u64)) -> Counts {
     Counts {
         passed,

@@ -18,7 +18,7 @@ use crate::workspace::Workspace;
 pub(crate) struct Source {
     /// Path from the root, with slashes.
     pub(crate) name: String,
-    /// What is in it.
+    /// The whole text.
     pub(crate) text: String,
 }
 

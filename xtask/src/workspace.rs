@@ -82,7 +82,7 @@ impl Workspace {
         Ok(names.split_terminator('\0').map(str::to_owned).collect())
     }
 
-    /// What git says when it is asked at the root.
+    /// The answer of git to a command at the root.
     ///
     /// # Errors
     /// If it cannot be asked, or knows no answer.

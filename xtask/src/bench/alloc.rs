@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 
 const PROGRAM: &str = "outrigger-bench-alloc";
 
-/// What only this suite knows.
+/// Options of this suite alone.
 #[derive(Args)]
 #[command(next_help_heading = "Suite alloc")]
 #[group(id = "alloc")]

@@ -12,7 +12,7 @@ use super::programs;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// How much more there may be with the layers built in.
+/// The most by which the layers may slow calls down when they are built in.
 const BAR: &str = " (bar: 0.5 %)";
 
 /// A layer that lets everything through.

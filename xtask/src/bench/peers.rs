@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 /// PyPI has no package of Taskflow; this one's source distribution holds its headers.
 const TASKFLOW_SOURCE: (&str, &str) = ("rapidfuzz", "3.9.7");
 
-/// Where peers are kept.
+/// The folder in which peers are kept.
 pub(super) struct Cache<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,

@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 const WARP: &[&str] = &["warp-lang==1.19.0"];
 const IREE: &[&str] = &["iree-base-runtime==3.13.0", "iree-base-compiler==3.13.0"];
 
-/// How a program is started.
+/// The command that starts a program.
 struct Subject {
     command: Vec<PathBuf>,
     environment: BTreeMap<&'static str, String>,
@@ -180,7 +180,7 @@ pub(super) fn torch_allocator(workspace: &Workspace) -> anyhow::Result<PathBuf> 
     })
 }
 
-/// What benches/ reads of one program.
+/// The figures of one program that benches/ reads.
 fn entry(name: &str, subject: anyhow::Result<Subject>) -> Value {
     match subject {
         Ok(subject) => json!({
@@ -295,7 +295,7 @@ impl Builder<'_> {
         })
     }
 
-    /// That program over an OpenCL implementation, beside the driver `host`, with a store of its own.
+    /// The program over an OpenCL implementation, beside the driver `host`, with a store of its own.
     fn over_driver(&self, mut subject: Subject) -> Subject {
         let kernels = self.workspace.path("benches/peers/kernels.cl");
         subject.command.push(kernels);

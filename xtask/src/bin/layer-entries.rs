@@ -60,7 +60,7 @@ const NAMED: [&str; 4] = [
 /// Entries without a handle of the driver's own: `open` makes the first one, `last_error` asks for a text.
 const NO_HANDLE: [&str; 2] = ["open", "last_error"];
 
-/// What a layer does itself, since more than one handle changes hands, or none that has a call of its own.
+/// Entries that a layer serves itself, since more than one handle changes hands, or none that has a call of its own.
 const OTHER: [&str; 4] = ["close", "virtual_destroy", "virtual_map", "kernel_get"];
 
 /// Ends of the names of entries that take their first argument back.
@@ -119,7 +119,7 @@ fn entries(file: &syn::File, table: &str) -> anyhow::Result<Vec<(String, TypeBar
     Ok(functions.collect())
 }
 
-/// What stands behind the header's names for plain numbers.
+/// The values of the header's names for plain numbers.
 fn numbers(file: &syn::File) -> HashMap<String, String> {
     let aliases = file.items.iter().filter_map(|item| match item {
         Item::Type(item) => Some((
@@ -234,7 +234,7 @@ fn argument(argument: &syn::BareFnArg, numbers: &HashMap<String, String>) -> Arg
     )
 }
 
-/// What something of a type is called.
+/// The noun for a thing of a type.
 fn noun(of: &str) -> String {
     let plain = of.trim_start_matches("otr_").trim_start_matches("drv_");
     match plain.trim_end_matches("_t") {

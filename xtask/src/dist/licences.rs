@@ -21,7 +21,7 @@ pub(super) struct Package {
     version: String,
     licence: Option<String>,
     repository: String,
-    /// Where its sources lie.
+    /// The folder of the package's sources.
     pub(super) folder: PathBuf,
 }
 

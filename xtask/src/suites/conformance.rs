@@ -31,7 +31,7 @@ pub(super) fn second_driver(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(library)
 }
 
-/// Where reports go.
+/// The folder for reports.
 pub(super) fn reports(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let folder = workspace.target("xtask/conformance");
     fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;

@@ -9,16 +9,16 @@ use anyhow::Context;
 use quick_junit::{Report, TestCase, TestCaseStatus};
 use serde::{Deserialize, Serialize};
 
-/// How many tests were skipped, by the reason that they gave.
+/// The number of tests that were skipped, by the reason that they gave.
 pub(super) type Skips = BTreeMap<String, u64>;
 
-/// What a suite counted.
+/// The counts of a suite.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Counts {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) skipped: Skips,
-    /// Which tests failed, as far as their program names them, and with what.
+    /// The tests that failed, as far as their program names them, each with its failure.
     #[serde(default)]
     pub(super) failures: Vec<String>,
 }
@@ -42,7 +42,7 @@ impl Counts {
         }
     }
 
-    /// How many were skipped, for whatever reason.
+    /// The number of skipped tests, for whatever reason.
     pub(super) fn all_skipped(&self) -> u64 {
         self.skipped.values().sum()
     }

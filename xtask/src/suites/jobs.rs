@@ -70,7 +70,7 @@ impl Suite {
     /// True if its outcome depends on a file of the repository other than through what was built of it.
     pub(super) fn reads(self, file: &str) -> bool {
         const PYTHON: [&str; 3] = ["frameworks/torch/", "demo/", "packaging/"];
-        // What the tests in Python read besides: drivers in C, the package of a vendor, headers, pages.
+        // Folders that the tests in Python read besides: drivers in C, the package of a vendor, headers, pages.
         const READ: [&str; 4] = ["docs/", "examples/", "include/", "tests/drivers/"];
         let below = |folders: &[&str]| folders.iter().any(|folder| file.starts_with(folder));
         match self {
@@ -81,7 +81,7 @@ impl Suite {
         }
     }
 
-    /// What it needs from the machine, besides Rust and a linker.
+    /// The needs from the machine, besides Rust and a linker.
     fn needs(self) -> &'static [Need] {
         match self {
             Self::Fmt => &[Need::Rustfmt],
@@ -142,7 +142,7 @@ pub(super) const LIBRARY_DRIVER: &str = "tests/library";
 /// The driver for OpenCL, by its folder.
 pub(super) const OPENCL_DRIVER: &str = "drivers/opencl";
 
-/// What a job does.
+/// The work of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     /// A Cargo command, which passes or fails as a whole.
@@ -166,7 +166,7 @@ pub(super) enum Work {
         device: &'static str,
         /// By their names in torch; each is a sweep of its own.
         dtypes: &'static [&'static str],
-        /// How many samples of each operator; all for None.
+        /// The number of samples of each operator; all for None.
         samples: Option<u32>,
     },
     Torch {
@@ -210,7 +210,7 @@ pub(super) struct Job {
     pub(super) work: Work,
     /// About how long it takes on two quiet cores, in seconds, without what is built for it.
     pub(super) seconds: u32,
-    /// It keeps about one core busy: two of them run at a time.
+    /// Whether the job keeps about one core busy: two of them run at a time.
     pub(super) narrow: bool,
     /// Operators of PyTorch have been compiled ahead of time; else the store on disk is empty, as at a user's first start.
     pub(super) compiled: bool,
@@ -304,11 +304,11 @@ impl Job {
 enum Tier {
     /// All of them.
     Every,
-    /// Those without `--all`: a longer job takes its place there.
+    /// Runs without `--all`: a longer job takes its place there.
     Short,
-    /// Those with `--all`.
+    /// Runs with `--all`.
     Everything,
-    /// Those with `--all`; of the others, the seed chooses one job of each suite.
+    /// Runs with `--all`; of the others, the seed chooses one job of each suite.
     InTurn,
 }
 
@@ -446,7 +446,7 @@ const fn whole_torch(name: &'static str, driver: &'static str, device: &'static 
     torch(name, driver, device, &[], 120).only(Tier::Everything)
 }
 
-/// What depends on the driver, and a tenth of the rest. With `--all` all tests run there.
+/// Tests that depend on the driver, and a tenth of the rest. With `--all` all tests run there.
 const fn torch_in_part(name: &'static str, driver: &'static str, device: &'static str) -> Job {
     let work = Work::Torch {
         driver,
@@ -691,7 +691,7 @@ pub(super) fn of(suites: &[Suite], everything: bool, seed: Seed) -> Vec<&'static
         .collect()
 }
 
-/// What the suites of `jobs` need from the machine.
+/// The needs of `jobs` from the machine.
 pub(super) fn needs(jobs: &[&Job]) -> Vec<Need> {
     let needs: BTreeSet<Need> = jobs
         .iter()

@@ -23,13 +23,14 @@ const ENOUGH: &str = "1";
 /// limit, and a machine too slow for it is seen by the driver and the host without a defect.
 const LIMIT_FACTOR: &str = "0.2";
 
-/// Where mutants are looked for: everywhere but among figures, which take the longest and judge the least.
+/// The groups of tests that look for mutants: all but the figures, which take the longest and judge the least.
 const TIERS: &str = "core,stream,memory,graph,ops,host-abi,stress,fault";
 
 /// A run without `--all` has one of so many parts of the mutants.
 pub(super) const TURNS: usize = 10;
 
-/// Which mutant a process is: the same for the libraries of drivers and for the program of hosts.
+/// The variable that says which mutant a process is: the same for the libraries of drivers and for the program of
+/// hosts.
 const MUTANT: &str = "OUTRIGGER_MUTANT";
 
 /// A line of the list of mutants.
@@ -53,7 +54,7 @@ pub(super) fn suite(workspace: &Workspace, turn: Option<usize>) -> anyhow::Resul
     let mutants = list(workspace)?.into_iter().enumerate();
     let has_its_turn = |&(at, _): &(usize, Mutant)| turn.is_none_or(|turn| at % TURNS == turn);
     let mutants: Vec<Mutant> = mutants.filter(has_its_turn).map(|(_, one)| one).collect();
-    // What fails without a defect would seem to catch every mutant.
+    // A test that fails without a defect would seem to catch every mutant.
     for host in [false, true] {
         let of_side = mutants.iter().filter(|mutant| mutant.host == host);
         let broken: BTreeSet<&String> = of_side.flat_map(|mutant| &mutant.rules).collect();
@@ -97,7 +98,7 @@ pub(super) fn suite(workspace: &Workspace, turn: Option<usize>) -> anyhow::Resul
     Ok(counts)
 }
 
-/// How a driver with a defect is asked for.
+/// The specification of a driver with a defect.
 fn driver(workspace: &Workspace, mutant: &str) -> String {
     let library = workspace.target("debug/liboutrigger_mutants.so");
     format!("{}?mutant={mutant}", library.display())
@@ -117,7 +118,7 @@ fn list(workspace: &Workspace) -> anyhow::Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// What each test of the suite names, as the command line lists it: id, rules, sentence.
+/// The names of each test of the suite, as the command line lists it: id, rules, sentence.
 fn rules(workspace: &Workspace) -> anyhow::Result<Rules> {
     let output = Command::new(workspace.target("debug/outrigger"))
         .args(["conformance", "--list"])
@@ -177,7 +178,7 @@ fn run(workspace: &Workspace, mutant: &Mutant) -> anyhow::Result<PathBuf> {
         .arg("--json")
         .arg(&json)
         .env(MUTANT, &mutant.name);
-    // It limits its own time: each of its tests has a limit, and it ends after a few failures.
+    // The suite limits its own time: each of its tests has a limit, and it ends after a few failures.
     let output = command.output().context("the suite cannot be started")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(json.exists(), "there is no report: {}", said.trim());

@@ -14,16 +14,16 @@ use crate::shell::{self, Finished};
 use crate::wheel;
 use crate::workspace::Workspace;
 
-/// Where the tests of the PyTorch package lie.
+/// The folder of the tests of the PyTorch package.
 const TORCH_TESTS: &str = "frameworks/torch/tests";
 
-/// Where the tests of the command line's pages lie.
+/// The folder of the tests of the command line's pages.
 const PAGE_TESTS: &str = "cli/tests/page";
 
-/// Where the tests of the wheels lie.
+/// The folder of the tests of the wheels.
 const WHEEL_TESTS: &str = "packaging/tests";
 
-/// How every suite in Python is started.
+/// The beginning of the command of every suite in Python.
 const PYTEST: [&str; 6] = [
     "-m",
     "pytest",
@@ -114,7 +114,7 @@ fn on_device(
     Ok(pytest(workspace, title, python)?.1)
 }
 
-/// What the command line draws, as a browser shows it.
+/// The pages that the command line draws, as a browser shows them.
 pub(super) fn pages(workspace: &Workspace) -> anyhow::Result<Counts> {
     let python = environment::ensure_browser(workspace)?;
     let mut command = Command::new(python);

@@ -13,7 +13,7 @@ use super::jobs::Job;
 use crate::environment;
 use crate::workspace::Workspace;
 
-/// What is kept of a job that passed.
+/// The record of a job that passed.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     fingerprint: Fingerprint,
@@ -21,16 +21,16 @@ struct Kept {
     counts: Counts,
 }
 
-/// What stands for all that a job runs on.
+/// A hash of all that a job runs on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Fingerprint {
     /// The machine, its compilers and packages, and what the job is.
     place: String,
-    /// What was built for it, and the files of the repository that it reads.
+    /// A hash of the built files, and of the files of the repository that the job reads.
     code: String,
 }
 
-/// What an earlier run, in which a job passed, ran on.
+/// An earlier run in which a job passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Earlier {
     /// On all that it would run on now.
@@ -65,7 +65,8 @@ impl Results {
         })
     }
 
-    /// What stands for all that a job runs on: what was `built` for it, and the stamp of the Python environment that it needs.
+    /// The fingerprint of all that a job runs on: what was `built` for it, and the stamp of the Python environment that
+    /// it needs.
     pub(super) fn fingerprint(
         &self,
         job: &Job,
@@ -90,7 +91,7 @@ impl Results {
         }
     }
 
-    /// What `job` counted when it passed on the same, and how long it took. A job that waits for its turn may have passed on
+    /// The counts and the time of `job` when it passed on the same. A job that waits for its turn may have passed on
     /// other code.
     pub(super) fn find(
         &self,
@@ -160,7 +161,7 @@ fn machine(workspace: &Workspace) -> anyhow::Result<u64> {
         implementations.sort();
         implementations.hash(&mut hasher);
     }
-    // What chooses drivers, flags and Python from outside changes results too.
+    // Variables that choose drivers, flags and Python from outside change results too.
     let mut variables: Vec<_> = std::env::vars_os()
         .filter(|(name, _)| {
             let name = name.to_string_lossy();

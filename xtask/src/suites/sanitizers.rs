@@ -25,7 +25,7 @@ pub(super) const LOWER: &[&str] = &[
 /// See [`LOWER`].
 pub(super) const UPPER: &[&str] = &["--package=outrigger-graph", "--package=outrigger-hooks"];
 
-/// What only the plain suite runs: loom switches stacks, which no sanitizer follows, and the property tests
+/// Tests that only the plain suite runs: loom switches stacks, which no sanitizer follows, and the property tests
 /// of the allocator's arithmetic have one thread and no unsafe code.
 const LEFT_OUT: &str = "not test(model::)";
 

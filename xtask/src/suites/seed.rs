@@ -1,5 +1,5 @@
-//! What differs between the runs of two commits and not between two runs of the same: which jobs, of those that take
-//! turns, and which tests, of those that are drawn.
+//! Choices that differ between the runs of two commits and not between two runs of the same: which jobs, of those that
+//! take turns, and which tests, of those that are drawn.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,4 +1,4 @@
-//! How the jobs of a test run are distributed over parts that run on several machines.
+//! The distribution of a test run's jobs over parts that run on several machines.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What a test run prints at its end: a line for each job, what was skipped and why, what failed, and the totals.
+//! The end of a test run's output: a line for each job, what was skipped and why, what failed, and the totals.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -14,7 +14,7 @@ pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) counts: Counts,
     pub(super) seconds: f64,
-    /// Where it passed in an earlier run and was not run again.
+    /// The earlier run in which the job passed, if it was not run again.
     pub(super) earlier: Option<Earlier>,
 }
 
@@ -24,7 +24,7 @@ const SHOWN: usize = 40;
 /// A reason or a failure is shown up to here.
 const WIDTH: usize = 120;
 
-/// What a run has to say at its end.
+/// The summary at the end of a run.
 pub(super) struct Summary<'a> {
     pub(super) rows: &'a [Row],
     /// Jobs of the suites at hand that run with `--all` only.
@@ -41,7 +41,7 @@ impl Summary<'_> {
         all
     }
 
-    /// How often each reason to skip was given, and by which jobs; the most frequent first.
+    /// The number of times that each reason to skip was given, and the jobs that gave it; the most frequent first.
     fn reasons(&self) -> Vec<(&str, u64, Vec<&str>)> {
         let mut reasons: BTreeMap<&str, (u64, Vec<&str>)> = BTreeMap::new();
         for row in self.rows {

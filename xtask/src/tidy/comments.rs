@@ -20,6 +20,7 @@ const IN_FORCE: &[&str] = &[
     "src",
     "tests/library",
     "tests/dialect",
+    "xtask",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

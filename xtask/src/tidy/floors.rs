@@ -11,7 +11,7 @@ use syn::{Attribute, Item, ItemMod, ItemUse, Path, UseTree, Visibility};
 
 use super::Source;
 
-/// Where the lists are.
+/// The page with the lists.
 const PAGE: &str = "ARCHITECTURE.md";
 
 /// Before the folder in a list's heading.

@@ -9,7 +9,8 @@ const LONGEST: usize = 800;
 /// Sources in these languages are held to the length and to a head that says what they are for.
 const CODE: [&str; 9] = ["rs", "py", "c", "h", "cpp", "cc", "hpp", "js", "css"];
 
-/// What must stand nowhere, and why. Written in two pieces, so that this file does not break its own rule.
+/// Texts that must stand nowhere, each with the reason. They are written in two pieces, so that this file does not
+/// break its own rule.
 const FORBIDDEN: [(&str, &str); 8] = [
     (concat!("TO", "DO"), "finish it, or open an issue"),
     (concat!("FIX", "ME"), "finish it, or open an issue"),

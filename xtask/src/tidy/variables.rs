@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use super::Source;
 
-/// Where the table is.
+/// The page with the table.
 const TABLE: &str = "docs/environment.md";
 
-/// What every variable of the project starts with. Split, so that this line is not taken for one.
+/// The beginning of every variable of the project. Split, so that this line is not taken for one.
 const PREFIX: &str = concat!("OUTRIGGER", "_");
 
 /// Languages that can read an environment variable.
@@ -17,7 +17,7 @@ const READERS: [&str; 6] = ["rs", "py", "c", "h", "cpp", "cc"];
 /// The files that decide about the environment of many tests. A test of a variable sets it for itself.
 const STARTERS: [&str; 2] = ["conftest.py", "xtask/src/suites"];
 
-/// What a starter may set: which kind of device, which part of the tests, and where things are kept.
+/// Variables that a starter may set: which kind of device, which part of the tests, and where things are kept.
 const FACES: [&str; 5] = ["CACHE", "DRIVER", "MUTANT", "TEST_OPENCL", "TORCH"];
 
 /// Variables that are read but not listed, listed but not read, and set for many tests.
@@ -65,7 +65,7 @@ fn names(text: &str, quote: char) -> BTreeSet<&str> {
     };
     text.lines()
         .flat_map(|line| line.split(quote).zip(line.split(quote).skip(1)))
-        // What a build script hands to the compiler is no variable of the environment of a user.
+        // A variable that a build script hands to the compiler is none of a user's environment.
         .filter(|(before, word)| {
             is_name(word) && !before.ends_with(" env!(") && !before.ends_with("(env!(")
         })
