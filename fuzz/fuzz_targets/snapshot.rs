@@ -17,7 +17,7 @@ mod memory {
 
     /// Reads as `outrigger memory` does; whether it was a snapshot that makes sense.
     pub(crate) fn read(bytes: &[u8]) -> bool {
-        // What pickles of protocol 2 and above begin with; no JSON does.
+        // Pickles of protocol 2 and above begin with this byte; no JSON does.
         let read = if bytes.first() == Some(&0x80) {
             pickle::from_slice::<snapshot::Snapshot>(bytes).ok()
         } else {

@@ -1,4 +1,4 @@
-//! What a device was asked to do, counted by kind, and what that costs by a model. It must never hide a
+//! The calls that a device was given, counted by kind, and their cost by a model. The count must never hide a
 //! stall: whatever makes the host or a stream wait is counted here and printed.
 
 use std::ops::Sub;

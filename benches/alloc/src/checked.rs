@@ -16,7 +16,7 @@ use crate::trace::{STREAMS, Trace};
 /// Complaints that are told; one mistake makes many.
 const MOST: usize = 5;
 
-/// What a checked replay shows.
+/// The findings of a checked replay.
 #[derive(Default)]
 pub(crate) struct Checks {
     /// Everything wrong, most of it left out if it is much.

@@ -23,10 +23,10 @@ mod tests;
 /// Bytes of a page of the device's virtual memory.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// What an unlimited device has.
+/// The bytes of an unlimited device.
 pub(crate) const UNLIMITED: u64 = 1 << 40;
 
-/// How a device behaves.
+/// The properties of a device.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     /// Bytes of memory.
@@ -39,7 +39,7 @@ pub(crate) struct Kind {
     pub(crate) checked: bool,
 }
 
-/// Why the device refuses: it has not enough memory.
+/// The reason why the device refuses: it has not enough memory.
 #[derive(Debug)]
 pub(crate) struct OutOfMemory;
 
@@ -54,10 +54,10 @@ pub(crate) struct Fence {
     behind: Progress,
 }
 
-/// How objects of one size are used, in bytes.
+/// The use of all objects of one size, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
-    /// Their number.
+    /// The number of objects.
     pub(crate) objects: u64,
     /// In use.
     pub(crate) used: u64,
@@ -127,7 +127,7 @@ impl Device {
         calls
     }
 
-    /// What is still there that should have been given back.
+    /// The things that are still there and should have been given back.
     pub(crate) fn leftovers(&self) -> Option<String> {
         self.state.lock().memory.leftovers()
     }
@@ -186,7 +186,7 @@ impl Device {
         watch.forget(|stream, at| self.finished(stream, at));
     }
 
-    /// How the memory that is held now is used, if use is checked: by the size of its objects.
+    /// The use of the memory that is held now, if use is checked: by the size of its objects.
     pub(crate) fn shares(&self) -> BTreeMap<u64, Share> {
         let state = self.state.lock();
         let used = state.watch.as_ref().map(Watch::used_bytes);
@@ -263,7 +263,7 @@ impl Backend for Device {
         self.fences.fetch_add(1, Relaxed);
         let stream = stream.0 as usize;
         let at = self.now.load(Relaxed);
-        // What a stream is behind of matters to checks alone.
+        // The work that comes before a stream's work matters to checks alone.
         let mut behind = if self.kind.checked {
             self.state.lock().behind[stream]
         } else {

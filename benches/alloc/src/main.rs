@@ -85,7 +85,7 @@ struct Options {
     /// The program that runs PyTorch's own allocator
     #[arg(long, value_name = "FILE", conflicts_with = "torch_missing")]
     torch: Option<PathBuf>,
-    /// Why there is no such program
+    /// Reason why there is no such program
     #[arg(long, default_value = "no program was named", value_name = "REASON")]
     torch_missing: String,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::calls::Calls;
 use crate::device::GRANULARITY;
 
-/// What the device has given.
+/// The memory that the device has given.
 #[derive(Default)]
 pub(crate) struct Memory {
     capacity: u64,
@@ -80,7 +80,7 @@ impl Memory {
         self.objects[number as usize - 1].map_or(0, |object| object.size)
     }
 
-    /// What is still there that should have been given back.
+    /// The things that are still there and should have been given back.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let (objects, mappings) = (self.objects().count(), self.mappings.len());
         (objects + mappings > 0)
@@ -165,7 +165,7 @@ impl Memory {
     /// Maps objects one behind the other.
     pub(crate) fn map(&mut self, address: u64, objects: impl Iterator<Item = u64>) {
         self.calls.accesses += 1;
-        // What is mapped behind, if anything is, must not be reached.
+        // A mapping behind these addresses, if there is one, must not be reached.
         let after = self.mappings.range(address..).next();
         let after = after.map_or(u64::MAX, |(&start, _)| start);
         let before = self.mappings.range(..address).next_back();

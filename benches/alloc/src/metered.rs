@@ -1,6 +1,6 @@
-//! How many bytes of the host's memory the allocator's bookkeeping takes for each live block. The replay is
-//! one of its own, since counting is not free. It must never count what the simulated device or the replay
-//! need. All that the allocator has is counted, tables that do not grow with the blocks included.
+//! The bytes of the host's memory that the allocator's bookkeeping takes for each live block. The replay is one of its
+//! own, since counting is not free. The count must never count what the simulated device or the replay need. All that
+//! the allocator has is counted, tables that do not grow with the blocks included.
 
 use outrigger_allocator::Config;
 

@@ -9,14 +9,14 @@ use crate::calls::{Calls, Costs};
 use crate::subjects::{Measured, Name};
 use crate::trace::Trace;
 
-/// What a figure is better for being.
+/// The direction in which a figure is better.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Better {
     Lower,
     Higher,
 }
 
-/// What is demanded of a figure: a limit of its own, or one relative to a peer.
+/// The bar of a figure: a limit of its own, or one relative to a peer.
 struct Bar {
     limit: f64,
     peer: Option<Name>,
@@ -39,7 +39,7 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// What was measured of one of them.
+    /// The figures of one of them.
     pub(crate) fn of(&self, name: Name) -> Option<&Measured> {
         let found = self.measured.iter().find(|(other, _)| *other == name)?;
         Some(&found.1)
@@ -98,7 +98,7 @@ pub(crate) fn metrics(rows: &[Row<'_>], costs: &Costs) -> Vec<Metric> {
     list.extend(rows.iter().filter_map(|row| against_expandable(row, &frag)));
     for (name, bound, bar) in [("fits_1.02", 1.02, 10.0 / 12.0), ("fits_1.05", 1.05, 1.0)] {
         let fits = |trace: &Trace, measured: &Measured| {
-            // Who was searched for and has no capacity fits nowhere.
+            // An allocator that was searched for and has no capacity fits nowhere.
             measured.outcome.or(measured.smallest.map(|(_, o)| o))?;
             let times = capacity(trace, measured)?;
             Some(f64::from(u8::from(times <= bound)))
@@ -275,7 +275,7 @@ impl Metric {
         })
     }
 
-    /// Its row of the table.
+    /// The row of the table.
     fn row(&self) -> [String; 5] {
         let peers: Vec<String> = self
             .peers

@@ -81,7 +81,7 @@ mod tests {
         outcome.held >> 20
     }
 
-    /// What libc10_cuda of PyTorch 2.15.0 itself held on these traces, in MiB, by both of its policies: one
+    /// The bytes that libc10_cuda of PyTorch 2.15.0 itself held on these traces, in MiB, by both of its policies: one
     /// trace with two streams and `record_stream`, one with blocks of all sizes.
     #[test]
     fn simulated_pytorch_holds_what_pytorch_does() {
@@ -115,7 +115,7 @@ mod tests {
         let block = torch.alloc(40 << 20, 0).unwrap();
         torch.record(block, 1);
         torch.free(block);
-        // Its event has not passed, but may be waited for.
+        // The event has not passed, but may be waited for.
         assert!(torch.alloc(50 << 20, 0).is_some());
         assert!(torch.alloc(50 << 20, 0).is_none());
     }

@@ -22,7 +22,7 @@ pub(crate) trait Subject {
     fn calls(&self) -> Calls;
 }
 
-/// What came of a replay.
+/// The outcome of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     /// Whether every allocation succeeded.

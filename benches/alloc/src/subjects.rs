@@ -17,7 +17,7 @@ use crate::timing::{self, PairNs, Shared};
 use crate::torch::Torch;
 use crate::trace::Trace;
 
-/// What to measure.
+/// The things to measure.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan<'a> {
     pub(crate) kind: Kind,
@@ -28,7 +28,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) repetitions: usize,
 }
 
-/// What was measured of one allocator on one trace; what does not apply is `None`.
+/// The figures of one allocator on one trace; a figure that does not apply is `None`.
 #[derive(Default)]
 pub(crate) struct Measured {
     /// On the device of the plan.
@@ -38,7 +38,7 @@ pub(crate) struct Measured {
     /// Nanoseconds per pair on one thread and on two.
     pub(crate) pair_ns: [Option<PairNs>; 2],
     pub(crate) bookkeeping: Option<Bookkeeping>,
-    /// What checked replays found: at the capacity of the plan, and at the smallest one.
+    /// The findings of checked replays: at the capacity of the plan, and at the smallest one.
     pub(crate) checks: Vec<Checks>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) const PEERS: [Name; 8] = [
 ];
 
 impl Name {
-    /// What tables and JSON call it.
+    /// The name in tables and JSON.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Outrigger => "outrigger",
@@ -112,7 +112,7 @@ pub(crate) fn outrigger(trace: &Trace, plan: Plan<'_>) -> Measured {
     measured.bookkeeping = Some(metered::bookkeeping(trace, kind, config));
     measured.checks.push(checked::check(trace, kind, config));
     if let Some((capacity, _)) = measured.smallest {
-        // Where memory is short is where it is moved most.
+        // Memory is moved most where it is short.
         let kind = Kind { capacity, ..kind };
         measured.checks.push(checked::check(trace, kind, config));
     }
@@ -145,7 +145,7 @@ pub(crate) fn peer(
         }),
         Name::Bfc => replays(trace, plan, |capacity| policies::Bfc::new(capacity, lag)),
         Name::Mimalloc => {
-            // It maps and unmaps large blocks each time, which takes long and is alike each time.
+            // Mimalloc maps and unmaps large blocks each time, which takes long and is alike each time.
             let plan = Plan {
                 repetitions: plan.repetitions.min(3),
                 ..plan
@@ -157,7 +157,7 @@ pub(crate) fn peer(
         }
         Name::OffsetAllocator => {
             let smallest = plan.search.then(|| {
-                // It has no growth of its own: any larger device is as good as an unlimited one.
+                // The peer has no growth of its own: any larger device is as good as an unlimited one.
                 smallest_capacity(trace, GRANULARITY, 2 * trace.peak, |capacity| {
                     replay(trace, &mut Arena::new(capacity, trace.peak_count))
                 })

@@ -76,14 +76,14 @@ impl Replays {
     }
 }
 
-/// What was found wrong with Outrigger on a trace: a line for each thing.
+/// The problems of Outrigger on a trace: a line for each.
 pub(crate) fn complain(trace: &Trace, measured: &Measured) {
     for complaint in measured.complaints() {
         println!("{}: {complaint}", trace.name);
     }
 }
 
-/// What bookkeeping took, and how memory was used when most was held: a line for each size of object.
+/// The bytes of bookkeeping, and the use of memory when most was held: a line for each size of object.
 pub(crate) fn explain(trace: &Trace, measured: &Measured) {
     println!("{}", trace.name);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

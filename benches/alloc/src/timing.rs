@@ -1,4 +1,4 @@
-//! What an allocation and its free cost, on one thread and on several that share an allocator. Each thread
+//! The cost of an allocation and its free, on one thread and on several that share an allocator. Each thread
 //! runs the whole trace with streams of its own; threads are pinned and start each repetition together. It
 //! must never time anything but the allocator: places for what is live stand ready, and a repetition before
 //! the first that counts warms up.
@@ -14,7 +14,7 @@ use crate::trace::{Op, STREAMS, Trace};
 
 /// An allocator that threads share.
 pub(crate) trait Shared: Sync {
-    /// What it needs to know to free memory.
+    /// The value that the subject needs to free memory.
     type Memory: Copy + Default + Send;
     /// Allocates; `None` if there is no memory.
     fn alloc(&self, size: u64, stream: u16) -> Option<Self::Memory>;

@@ -119,7 +119,7 @@ impl<'a> Torch<'a> {
         Ok(PairNs { median, best })
     }
 
-    /// What version it is.
+    /// The version of the library.
     ///
     /// # Errors
     /// If the program fails.

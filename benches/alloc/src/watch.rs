@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use crate::memory::Piece;
 use crate::trace::STREAMS;
 
-/// What is in use, and what may still be touched by work that was submitted before it was freed.
+/// Memory in use, and memory that may still be touched by work that was submitted before it was freed.
 #[derive(Default)]
 pub(crate) struct Watch {
     /// By address.

@@ -19,7 +19,7 @@ use outrigger_ffi::*;
 use input::Input;
 use world::{Block, HOST_BYTES, World, host_buffer};
 
-/// What an output holds before a call.
+/// The value of an output before a call.
 const SENTINEL: u64 = 0x5e57_1e5e_57e1_5e57;
 
 /// Checks how a call ended, and that a failed one wrote nothing. `Some` is what it handed out.
@@ -145,7 +145,7 @@ fn memory(input: &mut Input<'_>, world: &mut World) {
         6 => {
             done(unsafe { otr_memory_trim(device, size, null_mut()) });
         }
-        // Whatever it is, it is no allocation: those are freed by the world, which knows them.
+        // The number is no allocation, whatever it is: those are freed by the world, which knows them.
         _ => assert!(!done(unsafe { otr_memory_free(input.number() | 1) })),
     }
 }
@@ -158,7 +158,7 @@ fn commands(input: &mut Input<'_>, world: &mut World) {
         0 => ignore(unsafe { otr_copy(stream, a, host, size, 1) }),
         1 => ignore(unsafe { otr_copy(stream, host, a, size, 2) }),
         2 => {
-            // That the two do not overlap is the host's to see to.
+            // The host sees to it that the two do not overlap.
             let bytes = input.number();
             if a.abs_diff(b) >= bytes {
                 ignore(unsafe { otr_copy(stream, a, b, bytes, 3) });

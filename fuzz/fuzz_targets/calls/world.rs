@@ -28,7 +28,7 @@ unsafe impl Sync for HostMemory {}
 
 static HOST: HostMemory = HostMemory(UnsafeCell::new([0; HOST_BYTES as usize]));
 
-/// Where that memory is.
+/// The address of that memory.
 pub(crate) fn host_buffer() -> u64 {
     HOST.0.get() as u64
 }
@@ -187,7 +187,7 @@ impl World {
         }
         self.settle();
         self.settle(); // a failure of the first is cleared
-        // What work in flight has used goes when that has ended, on other threads.
+        // Memory of work in flight goes when the work has ended, on other threads.
         let deadline = Instant::now() + Duration::from_secs(5);
         while let Err(left) = nothing_left() {
             assert!(Instant::now() < deadline, "{left}");
@@ -199,7 +199,7 @@ impl World {
     }
 }
 
-/// What is still in use though all was given back.
+/// The things that are still in use though all were given back.
 fn nothing_left() -> Result<(), String> {
     for device in [0, 1] {
         let mut stats: otr_memory_stats_t = unsafe { std::mem::zeroed() };

@@ -205,7 +205,7 @@ impl Actor {
             .and_then(|()| call!(stream_wait_event(block.home.id, back)));
         if joined.is_err() {
             block.spoil();
-            // It says so where it can; the block is freed when all work has ended.
+            // The call says so where it can; the block is freed when all work has ended.
             let _ = used_by(&mut self.rng, block.home.device, block.address, stream.id);
         }
         done.then_some(())

@@ -25,7 +25,7 @@ pub(crate) struct Guest {
     calls: AtomicU32,
     /// The most calls that are right.
     most: u32,
-    /// What a call without an upstream failure returns.
+    /// The code that a call without an upstream failure returns.
     outcome: i32,
 }
 

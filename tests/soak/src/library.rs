@@ -16,10 +16,10 @@ use outrigger_ffi::{otr_host_api, otr_host_api_t, otr_status_t};
 pub(crate) const ENTRIES: usize = 192;
 pub(crate) const CODES: usize = 21;
 
-/// What outputs hold before a call.
+/// The byte that outputs hold before a call.
 const SENTINEL: u8 = 0x5e;
 
-/// How a call ended: its code, if it failed.
+/// The end of a call: its code, if it failed.
 pub(crate) type Outcome = Result<(), Code>;
 
 /// The table, looked up as a host would that has loaded the library.
@@ -246,7 +246,7 @@ pub(crate) fn json(tell: impl FnOnce(*mut *mut c_char) -> Outcome) -> Option<ser
 
 static PROBLEMS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many problems there were.
+/// The number of problems so far.
 pub(crate) fn problems() -> usize {
     PROBLEMS.load(Ordering::Relaxed)
 }

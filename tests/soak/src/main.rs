@@ -39,10 +39,10 @@ use tell;
 /// Random calls of the host contract from many threads, with faults, until the time is up.
 #[derive(Parser)]
 struct Options {
-    /// How long all scenes take together.
+    /// Seconds that all scenes take together.
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
-    /// What all random numbers are made from; a new one each time by default.
+    /// Number that all random numbers are made from; a new one each time by default.
     #[arg(long)]
     seed: Option<u64>,
     /// Threads that make calls.
@@ -66,7 +66,7 @@ struct Options {
     /// Leaves the faults out.
     #[arg(long)]
     no_faults: bool,
-    /// How many seconds a call may take.
+    /// Seconds that a call may take.
     #[arg(long, default_value_t = 60.0)]
     patience: f64,
     /// Plays a scene in this process; its files go to this folder.
@@ -136,7 +136,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     }
     write!(std::io::stdout(), "{}", report::table(&tally))?;
-    // What was left out on purpose is not missing.
+    // An action that was left out on purpose is not missing.
     let whole = options.only.is_empty()
         && options.without.is_empty()
         && options.scene.is_none()
@@ -170,7 +170,7 @@ fn play(
     std::fs::create_dir_all(&folder).context("no folder for the scene")?;
     let mut exporter = exporter(scene, &folder)?;
     let outcome = play_in(options, scene, seed, seconds, &folder);
-    // Its input ends, and so does it.
+    // The input of the exporter ends, and so does the exporter.
     drop(exporter.stdin.take());
     let _ = exporter.wait();
     let _ = std::fs::remove_dir_all(&folder);
@@ -236,7 +236,7 @@ fn play_in(
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).map(|_| line)
     });
-    // Its own watchdog sees calls that do not return; this one sees that the process itself hangs.
+    // The watchdog of the scene sees calls that do not return; this one sees that the process itself hangs.
     let late = Instant::now() + Duration::from_secs_f64(seconds + 3.0 * options.patience);
     let status = loop {
         if let Some(status) = process.try_wait()? {

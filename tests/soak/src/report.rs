@@ -1,4 +1,4 @@
-//! What was called, how it ended, and what was never called or never failed: a call that nobody makes must
+//! A table of calls: how each ended, and those that were never called or never failed: a call that nobody makes must
 //! be seen.
 
 use comfy_table::presets::NOTHING;

@@ -21,7 +21,7 @@ pub(crate) struct Scene {
     pub(crate) name: &'static str,
     /// The variable OUTRIGGER_DRIVER: two devices.
     pub(crate) drivers: Cow<'static, str>,
-    /// What the layer `fault` does.
+    /// The faults of the layer `fault`.
     pub(crate) faults: &'static str,
 }
 
@@ -77,7 +77,7 @@ impl Scene {
     }
 }
 
-/// How a scene is played.
+/// A scene that is played.
 pub(crate) struct Play<'a> {
     pub(crate) seconds: f64,
     /// Instead of the time: so many actions of each thread.
@@ -88,14 +88,14 @@ pub(crate) struct Play<'a> {
     pub(crate) actions: Vec<&'static Action>,
 }
 
-/// How long a round takes at most.
+/// The most time that a round takes.
 const ROUND: Duration = Duration::from_secs(4);
 
-/// Where `validate` tells what it finds, and another process what it exports, in the folder of a scene.
+/// The files in which `validate` tells what it finds, and another process what it exports, in the folder of a scene.
 pub(crate) const FINDINGS: &str = "findings";
 pub(crate) const EXPORTED: &str = "exported";
 
-/// How a process ends in which a fault has kept the runtime from being made, which is for good.
+/// The status of a process in which a fault has kept the runtime from being made, which is for good.
 pub(crate) const NO_RUNTIME: i32 = 3;
 
 /// Plays a scene in this process, and writes what was called to standard output.
@@ -233,11 +233,11 @@ fn finish(world: &World) {
     if (0..world.devices).any(lost) {
         return;
     }
-    // What work in flight has used is given back when that has ended, by other threads.
+    // Memory of work in flight is given back when the work has ended, by other threads.
     let patience = Instant::now() + Duration::from_secs(20);
     while let Err(left) = nothing_left(world) {
         settle(world);
-        // What has waited for streams is looked after when somebody asks for memory, or gives it up.
+        // Memory that has waited for streams is looked after when somebody asks for memory, or gives it up.
         (0..world.devices).for_each(|device| ignore(call!(memory_empty_cache(device))));
         ignore(call!(host_empty_cache()));
         if Instant::now() > patience {
@@ -256,7 +256,7 @@ fn settle(world: &World) {
     let _ = (0..64).any(|_| world.synchronize(OTR_ALL_DEVICES));
 }
 
-/// What is still in use though all was given back.
+/// The things that are still in use though all were given back.
 fn nothing_left(world: &World) -> Result<(), String> {
     let whole = size_of::<otr_memory_stats_t>();
     for device in 0..world.devices {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::library::NAMES;
 
-/// What a thread is doing.
+/// The call that a thread is in.
 struct Slot {
     thread: String,
     /// The number of the entry that is being called, plus 1; 0 for none.

@@ -1,7 +1,7 @@
-//! What the threads share: shelves with all objects that were created and not given back. The lock of a
+//! The things that the threads share: shelves with all objects that were created and not given back. The lock of a
 //! shelf is held only to look and to take, never over a call of the library.
 //!
-//! What the contract leaves to the host is kept to by how things are shelved:
+//! Duties that the contract leaves to the host are kept by how things are shelved:
 //! - Memory belongs to its home stream, and whoever submits work on it holds it meanwhile, so that it is
 //!   not freed under them (H22). Work of another stream is ordered by events, and told (H23).
 //! - A stream either has memory, or may capture: memory that is allocated while a stream captures is the
@@ -73,7 +73,7 @@ impl<T> Shelf<T> {
         if index >= things.len() || Arc::strong_count(&things[index]) != 1 {
             return None;
         }
-        // Whoever wants to hold it needs this lock.
+        // A thread that wants to hold the thing needs this lock.
         Arc::into_inner(things.swap_remove(index))
     }
 
@@ -107,7 +107,7 @@ pub(crate) struct Pool {
     pub(crate) device: u32,
     /// Whether graphs are recorded into it. Their replays overwrite what others have there.
     pub(crate) of_graphs: bool,
-    /// How many use it so that it must not be put to sleep; `u64::MAX` while it may sleep.
+    /// The number of users that keep it from being put to sleep; `u64::MAX` while it may sleep.
     users: AtomicU64,
 }
 
@@ -224,7 +224,7 @@ impl Drop for BlockHeld {
 pub(crate) struct Graph {
     pub(crate) id: u64,
     pub(crate) device: u32,
-    /// What it was built from, if it has memory: the same number builds the same shape.
+    /// The number that it was built from, if it has memory: the same number builds the same shape.
     pub(crate) recipe: Option<u64>,
     /// Whether it was made executable. Two executables of one graph would use its memory at a time.
     pub(crate) used: AtomicBool,
@@ -251,7 +251,7 @@ pub(crate) struct Import {
 
 /// Everything that threads share in one round.
 pub(crate) struct World {
-    /// How many devices the threads use; drivers that are loaded meanwhile add others.
+    /// The number of devices that the threads use; drivers that are loaded meanwhile add others.
     pub(crate) devices: u32,
     /// Streams with memory. They never capture.
     pub(crate) plain: Shelf<Stream>,
@@ -281,9 +281,9 @@ pub(crate) struct World {
     stale: Mutex<Vec<u64>>,
     /// Waits for a whole device that run, and that have failed, which clears failures of all streams.
     clearing: [AtomicU64; 2],
-    /// What another process exports, if it does.
+    /// The text that another process exports, if it does.
     pub(crate) exported: Option<String>,
-    /// Where files go.
+    /// The folder for files.
     pub(crate) folder: String,
 }
 
@@ -357,7 +357,7 @@ impl World {
         done
     }
 
-    /// How often failures of all streams were cleared so far.
+    /// The number of times that failures of all streams were cleared so far.
     pub(crate) fn cleared(&self) -> u64 {
         self.clearing[1].load(Ordering::SeqCst)
     }

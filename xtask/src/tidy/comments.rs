@@ -21,6 +21,9 @@ const IN_FORCE: &[&str] = &[
     "tests/library",
     "tests/dialect",
     "xtask",
+    "tests/soak",
+    "benches/alloc",
+    "fuzz",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

@@ -64,7 +64,7 @@ pub(crate) fn construct(actor: &mut Actor, recipe: u64, device: u32) -> Option<u
             }
         }
     }
-    // What was built keeps it.
+    // The graph that was built keeps the memory.
     free(actor, memory);
     graph
 }

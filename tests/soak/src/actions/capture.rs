@@ -64,7 +64,7 @@ pub(crate) fn record(actor: &mut Actor, recipe: u64, device: u32) -> Option<u64>
     let stream = actor.world.stream(device, 0)?;
     let graph = settled(actor, &stream, BYTES).and_then(|memory| {
         let graph = record_on(actor, recipe, &stream, memory);
-        // What was recorded keeps it.
+        // The graph that was recorded keeps the memory.
         free(actor, memory);
         graph
     });
@@ -103,7 +103,7 @@ fn record_on(actor: &mut Actor, recipe: u64, stream: &Stream, memory: u64) -> Op
     }
     let graph = made(|out| call!(capture_end(id, out)));
     actor.world.sessions.remove(&seen);
-    // What was handed out is the host's, however the capture has ended (H11).
+    // Memory that was handed out is the host's, however the capture has ended (H11).
     if let Some(inner) = inner.filter(|_| !freed) {
         free(actor, inner);
     }

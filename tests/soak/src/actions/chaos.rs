@@ -155,7 +155,7 @@ fn submit(actor: &mut Actor) {
             ));
         }
         1 => {
-            // What is captured here may be replayed by several executables at a time.
+            // A graph that is captured here may be replayed by several executables at a time.
             let _ = call!(copy(stream, 0, 0, 0, super::commands::DEVICE_TO_DEVICE));
         }
         2 => {

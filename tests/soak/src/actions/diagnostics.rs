@@ -120,7 +120,7 @@ fn trace_memory(actor: &mut Actor) {
         0 => drop(call!(memory_trace_start(device, path.as_ptr()))),
         1 => drop(call!(memory_trace_stop(device))),
         _ => {
-            // It waits for the device.
+            // The mark waits for the device.
             let mark = || call!(memory_trace_mark(device, c"step".as_ptr())).is_ok();
             actor.world.clearing(mark);
         }

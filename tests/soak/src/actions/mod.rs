@@ -31,7 +31,7 @@ use crate::actor::Actor;
 pub(crate) struct Action {
     /// The group, for `--only` and `--without`.
     pub(crate) group: &'static str,
-    /// How often it is picked, beside the others.
+    /// The weight with which it is picked, beside the others.
     pub(crate) weight: u32,
     pub(crate) act: fn(&mut Actor),
 }

@@ -153,7 +153,7 @@ fn sleep(actor: &mut Actor) {
     if !pool.claim() {
         return;
     }
-    // It waits for all work of all devices, whose failures stay where they are.
+    // The call waits for all work of all devices, whose failures stay where they are.
     let slept = {
         let lock = &actor.world.falling_asleep;
         let _alone = lock.write().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ fn sleep(actor: &mut Actor) {
         while call!(pool_wake(pool.id)).is_err() {
             tries += 1;
             if tries == 20 {
-                // It sleeps on, or its handle was given up: its memory is freed, and not used.
+                // The pool sleeps on, or its handle was given up: its memory is freed, and not used.
                 return;
             }
         }
@@ -175,7 +175,7 @@ fn sleep(actor: &mut Actor) {
     pool.unclaim();
 }
 
-/// What is an error while a pool sleeps.
+/// Makes calls that are errors while a pool sleeps.
 fn asleep(actor: &mut Actor, pool: &Arc<Pool>) {
     let of = |block: &Block| {
         block

@@ -1,4 +1,4 @@
-//! What makes memory scarce: limits, and caches that are given back.
+//! Actions that make memory scarce: limits, and caches that are given back.
 
 use super::{Action, action};
 use crate::actor::Actor;

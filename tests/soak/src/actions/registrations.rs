@@ -92,7 +92,7 @@ unsafe extern "C" fn serve(
 /// Ends all registrations of a round, when no thread calls any more.
 pub(crate) fn end_all(world: &World) {
     for id in world.registrations.take_all() {
-        // Those that were replaced have ended before.
+        // Registrations that were replaced have ended before.
         let _ = call!(operator_withdraw(*id));
     }
     let (begun, ended) = (BEGUN.load(Ordering::SeqCst), ENDED.load(Ordering::SeqCst));

@@ -7,7 +7,7 @@ use crate::actor::Actor;
 use crate::library::{call, text};
 use crate::world::Import;
 
-/// What the other process has written to all of its bytes, and how many it has.
+/// The byte that the other process has written everywhere in its memory, and the number of bytes.
 pub(crate) const BYTE: u8 = 0x6b;
 pub(crate) const BYTES: u64 = 1 << 20;
 
@@ -82,7 +82,7 @@ fn close(actor: &mut Actor) {
     let Some(import) = actor.world.imports.take_unused(&mut actor.rng) else {
         return;
     };
-    // It waits for the device.
+    // The call waits for the device.
     let close = || call!(memory_close(import.device, import.address)).is_ok();
     if !actor.world.clearing(close) {
         actor.world.imports.add(import);
