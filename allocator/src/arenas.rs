@@ -20,6 +20,7 @@ use crate::{Config, StreamId};
 const FIRST: usize = 8;
 const SHELVES: usize = 28;
 
+/// The place of an arena, with its lock. It outlives the arena's owner.
 type ArenaPlace = CachePadded<Mutex<Arena>>;
 
 fn place(place: u32, config: &Arc<Config>) -> ArenaPlace {
@@ -76,6 +77,7 @@ struct Route {
     arena: ArenaId,
 }
 
+/// The arenas by owner, and the places that are free.
 #[derive(Default)]
 struct ArenaNames {
     by_owner: HashMap<Owner, ArenaId>,

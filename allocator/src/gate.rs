@@ -18,6 +18,7 @@ pub struct PoolGate {
     state: Arc<Mutex<GateState>>,
 }
 
+/// The part of a gate that its lock guards.
 #[derive(Debug, Default)]
 struct GateState {
     /// The pool's free memory may be lent while nobody is inside.

@@ -148,6 +148,7 @@ struct Live {
     freed: bool, // by its owner, but not reusable yet
 }
 
+/// The part of a history that its lock guards.
 #[derive(Default)]
 struct HistoryState {
     options: HistoryOptions,

@@ -7,6 +7,7 @@
 
 use crate::block::{Blocks, NONE};
 
+/// The bins of one octave of sizes.
 struct Octave {
     used: u64, // bins that are not empty
     heads: [u32; 64],

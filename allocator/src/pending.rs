@@ -55,6 +55,7 @@ impl<F> Use<F> {
     }
 }
 
+/// The queue of one stream: all that waits for it, in order.
 struct StreamQueue<F> {
     stream: StreamId,
     uses: VecDeque<Use<F>>,

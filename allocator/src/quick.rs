@@ -9,6 +9,7 @@ use crate::block::{Blocks, NONE};
 /// The number of sizes that are remembered. If there are more, emptying the lists forgets all of them.
 const SIZES_MAX: usize = 1 << 12;
 
+/// The list of the blocks of one size.
 #[derive(Clone, Copy)]
 struct SizeList {
     size: u64,    // 0: none

@@ -142,6 +142,7 @@ impl Drop for Inside {
     }
 }
 
+/// The part of a capture that its lock guards: the graph so far, and who records it.
 struct CaptureState {
     recorder: Recorder<Command>,
     store: Store,
@@ -153,6 +154,7 @@ struct CaptureState {
     failed: Option<Error>,
 }
 
+/// A stream that records, with the text that its nodes get.
 struct LaneState {
     stream: Arc<Stream>,
     scope: Option<Arc<str>>,

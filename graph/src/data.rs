@@ -143,6 +143,7 @@ pub(crate) struct Resources {
     kept: Mutex<Kept>,
 }
 
+/// The things that a graph gives back at its end.
 #[derive(Debug, Default)]
 struct Kept {
     /// Bases of allocations that are held.

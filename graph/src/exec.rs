@@ -115,6 +115,7 @@ impl Shown {
     }
 }
 
+/// The part of an executable graph that a turn guards.
 #[derive(Debug)]
 struct ExecState {
     data: Arc<GraphData>,

@@ -26,6 +26,7 @@ pub struct Graph {
     inner: Mutex<Inner>,
 }
 
+/// The part of a graph that its lock guards.
 #[derive(Debug)]
 struct Inner {
     data: Arc<GraphData>,

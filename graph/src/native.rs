@@ -35,6 +35,7 @@ pub(super) struct Native {
 /// The place where the stream of the last launch notes failures; NULL before the first one.
 type Report = Arc<AtomicPtr<FailedOperator>>;
 
+/// A driver's graph, and the user data of its host calls.
 #[derive(Debug)]
 struct NativeRecording {
     graph: NativeGraph,

@@ -93,11 +93,13 @@ pub struct Pressure {
     pub needed: u64,
 }
 
+/// The function of an observer: it hears of events, or releases memory.
 enum ObserverFunction {
     Hears(Box<dyn Fn(&Observation<'_>) + Send + Sync>),
     Releases(Box<dyn Fn(&Pressure) -> bool + Send + Sync>),
 }
 
+/// An observer, with its calls that are running.
 struct Observer {
     id: u64,
     kinds: u32,
@@ -105,6 +107,7 @@ struct Observer {
     idle: Condvar,
 }
 
+/// The function of an observer, and the number of its running calls.
 struct Calls {
     /// `None` after the observer was removed. No call begins then.
     function: Option<Arc<ObserverFunction>>,

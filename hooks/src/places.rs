@@ -184,6 +184,7 @@ pub struct PlaceEntry {
     pub staged_bytes: u64,
 }
 
+/// The figures of an operator at one place.
 #[derive(Clone, Copy, Default)]
 struct Count {
     calls: u64,

@@ -32,6 +32,7 @@ type Function = dyn Fn(&Stream, OperatorId, &Call<'_>) -> Result<()> + Send + Sy
 /// The calls that a registration serves: those of an operator, on one device or on all.
 type Scope = (OperatorId, Option<u32>);
 
+/// A registration that is in force, or was.
 struct Registered {
     scope: Scope,
     owner: String,

@@ -46,6 +46,7 @@ static DEFAULT_DRIVERS: Mutex<DefaultDrivers> = Mutex::new(
     },
 );
 
+/// The drivers that are loaded if the environment names none.
 struct DefaultDrivers {
     specs: Option<String>,
     /// The runtime has asked, so a change would come too late.

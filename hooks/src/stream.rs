@@ -23,6 +23,7 @@ static TABLE: Table<Stream> = Table::new(Kind::Stream);
 /// The streams that the runtime owns, by device.
 static OWNED: [Owned; MAX_DEVICES] = [const { Owned::new() }; MAX_DEVICES];
 
+/// The default stream of a device, and its pool of streams.
 struct Owned {
     default: OnceLock<Ref<Stream>>,
     /// The streams of the pool, by priority.

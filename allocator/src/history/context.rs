@@ -36,6 +36,7 @@ pub struct Frame<'a> {
 #[derive(Clone)]
 pub struct Context(Arc<Captured>);
 
+/// The host's number of a context, and the host's functions for it.
 struct Captured {
     token: u64,
     source: Arc<dyn ContextSource>,

@@ -14,6 +14,7 @@ use outrigger_locks::{Rank, RwLock};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(u32);
 
+/// All names of labels, by number and by text.
 #[derive(Default)]
 struct LabelNames {
     numbers: HashMap<Arc<str>, u32>,
