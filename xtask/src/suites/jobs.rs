@@ -130,7 +130,7 @@ impl Suite {
 /// The driver in C that is there to be copied, by its folder.
 pub(super) const C_DRIVER: &str = "examples/driver-c";
 
-/// What a vendor makes of that one over an SDK, by its folder.
+/// A driver that a vendor made of that one over an SDK, by its folder.
 pub(super) const TRIAL_DRIVER: &str = "tests/trial";
 
 /// The second driver in C, which is a single file.
