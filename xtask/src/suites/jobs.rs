@@ -737,7 +737,7 @@ mod tests {
             assert_eq!((jobs.len(), jobs[0]), (2, "conf unified"));
             seen.insert(jobs[1]);
         }
-        assert_eq!(seen.len(), 6, "{seen:?}");
+        assert_eq!(seen.len(), 7, "{seen:?}");
         assert_eq!(of_seed(7), of_seed(7));
     }
 
