@@ -3,7 +3,7 @@
  * A second driver in C, written from driver.h, base.h and docs/drivers.md alone, to prove that they suffice.
  * It differs from examples/driver-c wherever the contract leaves a choice: device addresses are no host
  * pointers, queues take turns instead of having threads, and work starts when it is flushed. It has no
- * kernels: what it offers is memory, order and copies. For tests only: copy the other one.
+ * kernels: what it offers is memory, order and copies. For tests only: begin with the other one.
  *
  * - Memory: one arena for all devices, shown at addresses that no host pointer has.
  * - Work: a worker takes the queue that is ready the longest and does one slice of its first command, of at
