@@ -120,7 +120,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Some(called) if called.contains('/') => {
             let program =
                 std::env::current_exe().context("this program's own file is not known")?;
-            format!(" OUTRIGGER={}", quoted(&program.display().to_string()))
+            // Once for this shell, and once for the one that make starts.
+            let program = quoted(&program.display().to_string());
+            format!(" {}", quoted(&format!("OUTRIGGER={program}")))
         }
         _ => String::new(),
     };
