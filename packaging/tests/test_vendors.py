@@ -75,8 +75,6 @@ def test_a_vendors_device_compiles(acme: Environment) -> None:
 
 def test_a_vendors_device_runs_kernels_of_triton(acme: Environment, tmp_path: Path) -> None:
     """A kernel names no device, and finds the vendor's."""
-    if acme.run("import triton; print(triton.__version__)").strip() != "3.9.0":
-        pytest.skip("this torch comes with another Triton")
     assert launched(acme, "acme", tmp_path) == "example"
 
 

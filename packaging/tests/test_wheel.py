@@ -60,6 +60,8 @@ print(torch.{name}.get_device_properties().driver)
 
 def launched(environment: Environment, name: str, folder: Path, **variables: str) -> str:
     """The driver that a kernel of Triton ran on, which a program without a word about the project launches."""
+    if environment.run("import triton; print(triton.__version__)").strip() != "3.9.0":
+        pytest.skip("this torch comes with another Triton")
     program = folder / "program.py"  # Triton reads the source of a kernel
     program.write_text(KERNEL.format(name=name))
     caches = {"OUTRIGGER_CACHE": str(folder / "store"), "TRITON_CACHE_DIR": str(folder / "triton")}
@@ -107,8 +109,6 @@ def test_it_compiles(installed: Environment) -> None:
 @pytest.mark.parametrize("driver", ["host", "opencl"])
 def test_kernels_of_triton_run(installed: Environment, tmp_path: Path, driver: str) -> None:
     """Nothing is imported or set for them, where the installed Triton is one that is served."""
-    if installed.run("import triton; print(triton.__version__)").strip() != "3.9.0":
-        pytest.skip("this torch comes with another Triton")
     assert launched(installed, "outrigger", tmp_path, OUTRIGGER_DRIVER=driver) == driver
 
 

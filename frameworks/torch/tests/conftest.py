@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,18 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out what was not asked for, and what the chosen device type has no interface for."""
     seed = config.getoption("--of-driver")
     if seed is not None:
-        kept = [item for item in items if item.get_closest_marker("of_driver") or is_drawn(item, seed, 10)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+        keep(config, items, lambda item: item.get_closest_marker("of_driver") or is_drawn(item, seed, 10))
     turn = config.getoption("--turn")
     if turn is not None:
-        kept = [item for item in items if not item.get_closest_marker("takes_turns") or is_drawn(item, turn, 4)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+        keep(config, items, lambda item: not item.get_closest_marker("takes_turns") or is_drawn(item, turn, 4))
     if not config.getoption("--all"):
-        kept = [item for item in items if not item.get_closest_marker("only_with_all")]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+        keep(config, items, lambda item: not item.get_closest_marker("only_with_all"))
     if is_second(config):
         skip = pytest.mark.skip(reason="torch has one accelerator in a process, and it is outrigger: a test of the accelerator")
         for item in items:
@@ -85,6 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             marker = item.get_closest_marker("not_on_mtia")
             if marker is not None:
                 item.add_marker(pytest.mark.skip(reason=marker.args[0]))
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], is_kept: Callable[[pytest.Item], object]) -> None:
+    """Leaves out the other tests, and counts them as deselected."""
+    config.hook.pytest_deselected(items=[item for item in items if not is_kept(item)])
+    items[:] = [item for item in items if is_kept(item)]
 
 
 def is_drawn(item: pytest.Item, seed: str, of: int) -> bool:

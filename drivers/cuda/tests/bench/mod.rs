@@ -1,7 +1,5 @@
 //! The driver over the stand-in, and what tests see and break of the stand-in.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
 use std::ffi::{CString, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
