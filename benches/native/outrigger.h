@@ -74,9 +74,9 @@ class DeviceFloats {
 
 // A launch of `kernel`, whose arguments start with a device address and are kept by the caller.
 template <typename Args>
-otr_kernel_call_t kernel_call(Kernel kernel, const Args& args, uint32_t cost_ns) {
+otr_host_kernel_call_t kernel_call(Kernel kernel, const Args& args, uint32_t cost_ns) {
   static const uint32_t address_offset = 0;
-  otr_kernel_call_t call{};
+  otr_host_kernel_call_t call{};
   call.struct_size = sizeof call;
   call.function = kernel;
   call.args = &args;

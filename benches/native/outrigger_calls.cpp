@@ -15,7 +15,7 @@ struct Program {
   otr_event_t event = bench::make_event();
   bench::DeviceFloats floats{streams[0], FLOATS};
   bench::AddArgs args{floats.address()};
-  otr_kernel_call_t kernel = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
+  otr_host_kernel_call_t kernel = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
   otr_operator_id_t neg = 0;
 
   Program() { bench::ok(otr_operator_find("neg", &neg)); }
@@ -26,7 +26,7 @@ struct Program {
     otr_address_t memory = 0;
     ok(otr_memory_alloc(0, BYTES, streams[0], &memory));
     ok(otr_copy(streams[0], memory, floats.address(), BYTES, OTR_COPY_DEVICE_TO_DEVICE));
-    ok(otr_kernel_launch(streams[0], &kernel));
+    ok(otr_host_kernel_launch(streams[0], &kernel));
 
     const int64_t stride = 1;
     const otr_tensor_t tensor{memory, OTR_DTYPE_F32, 1, &FLOATS, &stride};
@@ -38,7 +38,7 @@ struct Program {
 
     ok(otr_event_record(event, streams[0]));
     ok(otr_stream_wait_event(streams[1], event));
-    ok(otr_memory_free(memory));
+    ok(otr_memory_free(0, memory));
     ok(otr_stream_synchronize(streams[1]));
     ok(otr_stream_synchronize(streams[0]));
   }

@@ -136,7 +136,7 @@ Side outrigger_side() {
   otr_graph_t graph = 0;
   otr_graph_exec_t exec = 0;
   ok(otr_capture_begin(stream, OTR_CAPTURE_THREAD_LOCAL, 0));
-  for (int node = 0; node < bench::CHAIN; ++node) ok(otr_launch(stream, kernel, &launch));
+  for (int node = 0; node < bench::CHAIN; ++node) ok(otr_kernel_launch(stream, kernel, &launch));
   ok(otr_capture_end(stream, &graph));
   ok(otr_graph_instantiate(graph, 0, &exec));
   const otr_event_t event = bench::make_event();
@@ -147,7 +147,7 @@ Side outrigger_side() {
   };
   const auto finish = [=] { ok(otr_stream_synchronize(stream)); };
   Side side;
-  side.launch = [=] { ok(otr_launch(stream, kernel, &launch)); };
+  side.launch = [=] { ok(otr_kernel_launch(stream, kernel, &launch)); };
   side.replay = [=] { ok(otr_graph_replay(exec, stream)); };
   side.finish = finish;
   side.clear = fill;

@@ -93,7 +93,7 @@ class Launches {
   otr_argument_t argument_{0, sizeof args_, OTR_ARGUMENT_ADDRESS};
   otr_launch_t launch_{};
 
-  void launch() const { ok(otr_launch(stream_, kernel_, &launch_)); }
+  void launch() const { ok(otr_kernel_launch(stream_, kernel_, &launch_)); }
 
   // The time of `block`, which launches so many times.
   template <class Block>

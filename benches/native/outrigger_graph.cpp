@@ -44,22 +44,22 @@ struct Subject {
   // Additions to the float at `address`, one after the other.
   void capture_chain(Replayable& made, int nodes, uint64_t address) const {
     const bench::AddArgs args{address};
-    const otr_kernel_call_t call = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
+    const otr_host_kernel_call_t call = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
     begin();
-    for (int i = 0; i < nodes; ++i) ok(otr_kernel_launch(streams[0], &call));
+    for (int i = 0; i < nodes; ++i) ok(otr_host_kernel_launch(streams[0], &call));
     end(made);
   }
 
   void launch_tiny(otr_stream_t on, int position) const {
     const bench::AddArgs args{wide_values.address(position * bench::STRIDE)};
-    const otr_kernel_call_t call = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
-    ok(otr_kernel_launch(on, &call));
+    const otr_host_kernel_call_t call = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
+    ok(otr_host_kernel_launch(on, &call));
   }
 
   void launch_spin(otr_stream_t on, int position) const {
     const bench::SpinArgs args{wide_values.address(position * bench::STRIDE), passes};
-    const otr_kernel_call_t call = bench::kernel_call(bench::spin, args, bench::SPIN_NS);
-    ok(otr_kernel_launch(on, &call));
+    const otr_host_kernel_call_t call = bench::kernel_call(bench::spin, args, bench::SPIN_NS);
+    ok(otr_host_kernel_launch(on, &call));
   }
 
   // Layers of independent nodes on as many streams. Between two layers all streams wait for all: the first

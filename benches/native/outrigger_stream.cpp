@@ -15,9 +15,9 @@ struct Subject {
   otr_event_t events[2] = {bench::make_event(), bench::make_event()};
   bench::DeviceFloats value{streams[0], 1};
   bench::AddArgs args{value.address()};
-  otr_kernel_call_t call = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
+  otr_host_kernel_call_t call = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
   // Without a hint: the driver may take the kernel for a long one and wake a thread for it.
-  otr_kernel_call_t unhinted = bench::kernel_call(bench::add_one, args, 0);
+  otr_host_kernel_call_t unhinted = bench::kernel_call(bench::add_one, args, 0);
 
   void wait() const {
     ok(otr_stream_synchronize(streams[0]));
@@ -26,17 +26,17 @@ struct Subject {
 
   void launch_wait(int64_t repetitions) const {
     for (int64_t i = 0; i < repetitions; ++i) {
-      ok(otr_kernel_launch(streams[0], &call));
+      ok(otr_host_kernel_launch(streams[0], &call));
       ok(otr_stream_synchronize(streams[0]));
     }
   }
 
   // The launches alone. After every `depth` the stream is waited for, outside of the time.
-  double launch(const otr_kernel_call_t& kernel, int64_t depth, int64_t repetitions) const {
+  double launch(const otr_host_kernel_call_t& kernel, int64_t depth, int64_t repetitions) const {
     double nanoseconds = 0;
     for (int64_t left = repetitions; left > 0; left -= depth) {
       const double start = bench::now_ns();
-      for (int64_t i = std::min(left, depth); i > 0; --i) ok(otr_kernel_launch(streams[0], &kernel));
+      for (int64_t i = std::min(left, depth); i > 0; --i) ok(otr_host_kernel_launch(streams[0], &kernel));
       nanoseconds += bench::now_ns() - start;
       ok(otr_stream_synchronize(streams[0]));
     }
@@ -48,7 +48,7 @@ struct Subject {
     for (int64_t left = repetitions; left > 0; left -= BATCH) {
       for (int64_t i = 0; i < std::min(left, BATCH); ++i) {
         const int here = i & 1;
-        ok(otr_kernel_launch(streams[here], &call));
+        ok(otr_host_kernel_launch(streams[here], &call));
         ok(otr_event_record(events[here], streams[here]));
         ok(otr_stream_wait_event(streams[1 - here], events[here]));
       }
@@ -58,7 +58,7 @@ struct Subject {
 
   // An event that has passed.
   otr_event_t passed() const {
-    ok(otr_kernel_launch(streams[0], &call));
+    ok(otr_host_kernel_launch(streams[0], &call));
     ok(otr_event_record(events[0], streams[0]));
     ok(otr_event_synchronize(events[0]));
     return events[0];

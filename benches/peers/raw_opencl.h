@@ -69,7 +69,7 @@ class RawOpenCl {
     return kernel;
   }
 
-  // Launches with these addresses as arguments, which are given anew each time as a caller of otr_launch gives them.
+  // Launches with these addresses as arguments, which are given anew each time as a caller of otr_kernel_launch gives them.
   template <class Addresses>
   void launch(cl_kernel kernel, const Addresses& addresses, cl_uint rank, const size_t* items, const size_t* group) const {
     cl_uint index = 0;

@@ -79,8 +79,8 @@ int main(int argc, char **argv) {
   CHECK(otr_event_record(join, side));
   CHECK(otr_stream_wait_event(stream, join)); /* and its work is joined */
   add(stream, y, left, right, 1);
-  CHECK(otr_memory_free(left)); /* memory of the graph's own pool, used by its replays */
-  CHECK(otr_memory_free(right));
+  CHECK(otr_memory_free(DEVICE, left)); /* memory of the graph's own pool, used by its replays */
+  CHECK(otr_memory_free(DEVICE, right));
   otr_graph_t graph = 0;
   CHECK(otr_capture_end(stream, &graph));
 
@@ -118,9 +118,9 @@ int main(int argc, char **argv) {
   printf("x = 10, factor = 5: y = %g\n", last);
 
   CHECK(otr_graph_exec_destroy(exec));
-  CHECK(otr_memory_free(x));
-  CHECK(otr_memory_free(other_x));
-  CHECK(otr_memory_free(y));
+  CHECK(otr_memory_free(DEVICE, x));
+  CHECK(otr_memory_free(DEVICE, other_x));
+  CHECK(otr_memory_free(DEVICE, y));
   CHECK(otr_event_destroy(fork));
   CHECK(otr_event_destroy(join));
   CHECK(otr_stream_destroy(side));

@@ -14,11 +14,11 @@ use crate::guard::{Out, OutStruct, null, sized, slice, text, unused};
 use crate::pool::optional_pool;
 use crate::{otr_graph_t, otr_pool_t, otr_stream_t};
 
-/// A host kernel to launch.
+/// A host kernel: a function of the host that runs as a kernel of the device, with its arguments.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct otr_kernel_call_t {
-    /// sizeof(otr_kernel_call_t)
+pub struct otr_host_kernel_call_t {
+    /// sizeof(otr_host_kernel_call_t)
     pub struct_size: usize,
     /// NULL
     pub next: *const c_void,
@@ -132,7 +132,7 @@ pub struct otr_capture_info_t {
 
 /// Runs `with` on a caller's kernel call.
 pub(crate) fn with_kernel<R>(
-    call: *const otr_kernel_call_t,
+    call: *const otr_host_kernel_call_t,
     with: impl FnOnce(&KernelCall<'_>) -> Result<R>,
 ) -> Result<R> {
     let call = sized(call, "call")?;
@@ -200,17 +200,19 @@ pub(crate) fn with_host_node<R>(
 }
 
 api! {
-    /// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the driver
-    /// runs none, its memory is not visible to the host, and the call says nothing of what to copy.
-    fn otr_kernel_launch(stream: otr_stream_t, call: *const otr_kernel_call_t) {
+    /// Launches a host kernel, a function of the host, in stream order, and returns at once; a kernel of a module
+    /// is launched by otr_kernel_launch. OTR_ERR_UNSUPPORTED if the driver runs no host kernels, its memory is not
+    /// visible to the host, and the call says nothing of what to copy.
+    fn otr_host_kernel_launch(stream: otr_stream_t, call: *const otr_host_kernel_call_t) {
         with_kernel(call, |call| {
             let stream = hooks::stream(stream)?;
             // SAFETY: H22: the memory of a kernel's operands is live; H6: its block is valid for the call.
-            unsafe { stream.launch(call) }
+            unsafe { stream.launch_host_kernel(call) }
         })
     }
 
-    /// Calls a host function in stream order: once, or at every replay if the stream captures.
+    /// Runs a host function as otr_host_call does, with what a graph has to know of it: the memory that it uses, which
+    /// the graph keeps, and `destroy`, which tells that it will not be called again.
     fn otr_host_node(stream: otr_stream_t, node: *const otr_host_node_t) {
         with_host_node(node, |node| {
             let stream = hooks::stream(stream)?;

@@ -29,13 +29,7 @@ api! {
     /// Copies `size` bytes between live allocations of two devices, of any drivers. The stream belongs
     /// to one of the two devices, and the copy is in its order. If the drivers have no better way, the
     /// call waits and copies through the host.
-    fn otr_copy_peer(stream: otr_stream_t, dst: u64, src: u64, size: u64) {
-        // SAFETY: the order of uses and frees is the host's to see to (H23).
-        unsafe { hooks::stream(stream)?.copy_peer(dst, src, size) }
-    }
-
-    /// As otr_copy_peer, but the call names the device of each address.
-    fn otr_copy_peer_on(
+    fn otr_copy_peer(
         stream: otr_stream_t,
         dst_device: u32,
         dst: u64,
@@ -43,8 +37,8 @@ api! {
         src: u64,
         size: u64,
     ) {
-        // SAFETY: as for otr_copy_peer.
-        unsafe { hooks::stream(stream)?.copy_between((dst_device, dst), (src_device, src), size) }
+        // SAFETY: the order of uses and frees is the host's to see to (H23).
+        unsafe { hooks::stream(stream)?.copy_peer((dst_device, dst), (src_device, src), size) }
     }
 
     /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The

@@ -7,7 +7,7 @@ use outrigger_device::sys::otr_operator_call_t;
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, ConditionalKind, DType, DumpFormat, Error, Graph, Ref, Result};
 
-use crate::capture::{otr_host_node_t, otr_kernel_call_t, with_host_node, with_kernel};
+use crate::capture::{otr_host_kernel_call_t, otr_host_node_t, with_host_node, with_kernel};
 use crate::guard::{Out, OutStruct, slice, string, text};
 use crate::operator::with_call;
 use crate::pool::optional_pool;
@@ -128,7 +128,7 @@ api! {
         hooks::graph(graph)?.name_scalar(text(name, "name")?, node, scalar_index)
     }
 
-    /// Names an argument of a kernel's node (otr_graph_add_launch, otr_launch) by its number, before the graph is
+    /// Names an argument of a kernel's node (otr_graph_add_kernel, otr_kernel_launch) by its number, before the graph is
     /// instantiated (otr_graph_bind_argument). Addresses are named by otr_graph_name_buffer.
     fn otr_graph_name_argument(
         graph: otr_graph_t,
@@ -139,12 +139,12 @@ api! {
         hooks::graph(graph)?.name_argument(text(name, "name")?, node, index)
     }
 
-    /// Adds a host kernel.
-    fn otr_graph_add_kernel(
+    /// Adds a launch of a host kernel; see otr_host_kernel_launch.
+    fn otr_graph_add_host_kernel(
         graph: otr_graph_t,
         deps: *const otr_node_t,
         dep_count: u32,
-        call: *const otr_kernel_call_t,
+        call: *const otr_host_kernel_call_t,
         node: *mut otr_node_t,
     ) {
         let out = Out::new(node, "node")?;

@@ -6,7 +6,7 @@ use std::ptr::null;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use outrigger_hooks as hooks;
-use outrigger_hooks::{ClassStats, Code, Error, Label, Stat, Stats};
+use outrigger_hooks::{ClassStats, Label, Stat, Stats};
 
 use crate::guard::{Out, OutStruct, string, text};
 use crate::{otr_pool_t, otr_stream_t};
@@ -29,10 +29,6 @@ pub struct otr_pointer_info_t {
     pub size: u64,
     /// The stream that it was allocated on.
     pub stream: otr_stream_t,
-    /// The device.
-    pub device: u32,
-    /// 0
-    pub reserved: u32,
     /// Bytes that were asked for.
     pub requested: u64,
     /// Its pool; 0 for the memory that all share, and for a pool whose handle was given up.
@@ -50,8 +46,6 @@ impl From<hooks::PointerInfo> for otr_pointer_info_t {
             base: known.base,
             size: known.size,
             stream: known.stream,
-            device: known.device,
-            reserved: 0,
             requested: known.requested,
             pool: known.pool,
             pool_number: known.pool_number,
@@ -217,59 +211,38 @@ api! {
         Ok(())
     }
 
-    /// Frees an allocation of any device, at any time: it is reused in stream order. 0 is ignored.
-    fn otr_memory_free(address: u64) {
-        hooks::runtime()?.free(address)
-    }
-
     /// Frees an allocation of a device, at any time: it is reused in stream order. 0 is ignored.
-    fn otr_memory_free_on(device: u32, address: u64) {
+    fn otr_memory_free(device: u32, address: u64) {
         hooks::runtime()?.device(device)?.free(address)
     }
 
-    /// Says that work of another stream uses an allocation. Once it is freed, it is reused only after
-    /// the work that this stream had been given until then has finished. If the stream's device has an
-    /// allocation at the address, this one is meant.
-    fn otr_memory_record_stream(address: u64, stream: otr_stream_t) {
-        hooks::runtime()?.record_stream(address, stream)
-    }
-
-    /// As otr_memory_record_stream, for an allocation of a device.
-    fn otr_memory_record_stream_on(device: u32, address: u64, stream: otr_stream_t) {
+    /// Says that work of another stream, of any device, uses the allocation around an address of a device. Once
+    /// the allocation is freed, it is reused only after the work that this stream had been given until then has
+    /// finished. OTR_ERR_INVALID_ARGUMENT if the address lies in no allocation of the device; 0 is ignored.
+    fn otr_memory_record_stream(device: u32, address: u64, stream: otr_stream_t) {
         hooks::runtime()?.device(device)?.record_stream(address, stream)
     }
 
-    /// What is known of an address. OTR_ERR_NOT_FOUND if it lies in no allocation.
-    fn otr_memory_pointer_info(address: u64, info: *mut otr_pointer_info_t) {
-        let out = OutStruct::new(info, "info")?;
-        out.set(&hooks::runtime()?.pointer_info(address)?.into());
+    /// The device that has an address, for a host that was given the number alone. OTR_ERR_NOT_FOUND if no
+    /// device has it; OTR_ERR_INVALID_ARGUMENT, which names both, if two devices have it (H21).
+    fn otr_memory_find(address: u64, device: *mut u32) {
+        let out = Out::new(device, "device")?;
+        out.set(hooks::runtime()?.find(address)?.index());
         Ok(())
     }
 
-    /// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation.
-    fn otr_memory_pointer_info_on(device: u32, address: u64, info: *mut otr_pointer_info_t) {
+    /// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation of the device.
+    fn otr_memory_pointer_info(device: u32, address: u64, info: *mut otr_pointer_info_t) {
         let out = OutStruct::new(info, "info")?;
-        let known = hooks::runtime()?.device(device)?.pointer_info(address);
-        let known = known.ok_or_else(|| {
-            let text = format!("{address:#x} is not in the live memory of device {device}");
-            Error::new(Code::NOT_FOUND, text)
-        })?;
-        out.set(&known.into());
+        out.set(&hooks::runtime()?.device(device)?.pointer_info(address)?.into());
         Ok(())
     }
 
-    /// Exports the allocation around an address as a text. Other processes of the same user pass the
+    /// Exports the allocation around an address of a device as a text. Other processes of the same user pass the
     /// text to otr_memory_import, and then reach all bytes of the allocation. Keep the allocation until
     /// all of them have closed it. Free the text with otr_string_free. OTR_ERR_UNSUPPORTED if the
     /// driver shares no memory.
-    fn otr_memory_export(address: u64, exported: *mut *mut c_char) {
-        let out = Out::new(exported, "exported")?;
-        out.set(string(hooks::runtime()?.export_memory(address)?));
-        Ok(())
-    }
-
-    /// As otr_memory_export, of an allocation of a device.
-    fn otr_memory_export_on(device: u32, address: u64, exported: *mut *mut c_char) {
+    fn otr_memory_export(device: u32, address: u64, exported: *mut *mut c_char) {
         let out = Out::new(exported, "exported")?;
         out.set(string(hooks::runtime()?.device(device)?.export_memory(address)?));
         Ok(())
@@ -345,14 +318,6 @@ api! {
     /// Resets all accumulated counts to 0.
     fn otr_memory_reset_accumulated(device: u32) {
         hooks::runtime()?.device(device)?.reset_accumulated_memory();
-        Ok(())
-    }
-
-    /// Statistics of a device's memory as JSON: one flat object with the names of PyTorch's
-    /// memory_stats, such as "allocated_bytes.all.current". Free it with otr_string_free.
-    fn otr_memory_stats_json(device: u32, json: *mut *mut c_char) {
-        let out = Out::new(json, "json")?;
-        out.set(string(hooks::runtime()?.device(device)?.memory_stats_json()));
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub struct otr_module_params_t {
     pub size: u64,
     /// Options for the compiler of the format; or NULL.
     pub options: *const c_char,
-    /// OTR_CODE_*, but not OTR_CODE_HOST_FUNCTION: see otr_kernel_launch for these.
+    /// OTR_CODE_*, but not OTR_CODE_HOST_FUNCTION: see otr_host_kernel_launch for these.
     pub format: otr_code_format_t,
     /// 0, OTR_MODULE_BACKGROUND or OTR_MODULE_STORED.
     pub flags: u32,
@@ -144,10 +144,11 @@ api! {
         hooks::destroy_kernel(kernel)
     }
 
-    /// Launches a kernel in stream order, and returns at once. Block and arguments are copied. The addresses among
-    /// the arguments lie in live memory of the stream's device (H22). OTR_ERR_INVALID_ARGUMENT for arguments that
-    /// are not those of the kernel, as far as the driver can tell.
-    fn otr_launch(stream: otr_stream_t, kernel: otr_kernel_t, launch: *const otr_launch_t) {
+    /// Launches a kernel of a module in stream order, and returns at once; a function of the host is launched by
+    /// otr_host_kernel_launch. Block and arguments are copied. The addresses among the arguments lie in live memory
+    /// of the stream's device (H22). OTR_ERR_INVALID_ARGUMENT for arguments that are not those of the kernel, as
+    /// far as the driver can tell.
+    fn otr_kernel_launch(stream: otr_stream_t, kernel: otr_kernel_t, launch: *const otr_launch_t) {
         with_launch(launch, |launch| {
             let (stream, kernel) = (hooks::stream(stream)?, hooks::kernel(kernel)?);
             // SAFETY: H22: the memory that the arguments name is live; H6: they are valid for the call.
@@ -155,8 +156,9 @@ api! {
         })
     }
 
-    /// Adds a launch of a kernel to a graph. What its addresses name is kept alive, and can be bound.
-    fn otr_graph_add_launch(
+    /// Adds a launch of a kernel of a module; see otr_kernel_launch. What its addresses name is kept alive, and can
+    /// be bound.
+    fn otr_graph_add_kernel(
         graph: otr_graph_t,
         deps: *const otr_node_t,
         dep_count: u32,

@@ -1,11 +1,11 @@
 //! Pinned host memory. It is cached, and reused only after the streams that were recorded on it have
 //! passed.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 
 use outrigger_hooks as hooks;
 
-use crate::guard::{Out, OutStruct, string};
+use crate::guard::{Out, OutStruct};
 use crate::{otr_memory_stats_t, otr_stream_t};
 
 api! {
@@ -43,14 +43,6 @@ api! {
     fn otr_host_stats(stats: *mut otr_memory_stats_t) {
         let out = OutStruct::new(stats, "stats")?;
         out.set(&otr_memory_stats_t::from(&hooks::host_memory()?.stats()));
-        Ok(())
-    }
-
-    /// Statistics of pinned memory as JSON, as otr_memory_stats_json writes them. Free it with
-    /// otr_string_free.
-    fn otr_host_stats_json(json: *mut *mut c_char) {
-        let out = Out::new(json, "json")?;
-        out.set(string(hooks::host_memory()?.stats_json()));
         Ok(())
     }
 

@@ -24,9 +24,9 @@ pub struct otr_host_api_t {
     pub api_major: u32,
     /// OTR_HOST_API_MINOR of the library
     pub api_minor: u32,
-    pub kernel_launch: unsafe extern "C" fn(
+    pub host_kernel_launch: unsafe extern "C" fn(
         stream: otr_stream_t,
-        call: *const otr_kernel_call_t,
+        call: *const otr_host_kernel_call_t,
     ) -> *mut otr_status_t,
     pub host_node: unsafe extern "C" fn(
         stream: otr_stream_t,
@@ -74,7 +74,9 @@ pub struct otr_host_api_t {
     ) -> *mut otr_status_t,
     pub copy_peer: unsafe extern "C" fn(
         stream: otr_stream_t,
+        dst_device: u32,
         dst: u64,
+        src_device: u32,
         src: u64,
         size: u64,
     ) -> *mut otr_status_t,
@@ -185,11 +187,11 @@ pub struct otr_host_api_t {
         node: otr_node_t,
         scalar_index: u32,
     ) -> *mut otr_status_t,
-    pub graph_add_kernel: unsafe extern "C" fn(
+    pub graph_add_host_kernel: unsafe extern "C" fn(
         graph: otr_graph_t,
         deps: *const otr_node_t,
         dep_count: u32,
-        call: *const otr_kernel_call_t,
+        call: *const otr_host_kernel_call_t,
         node: *mut otr_node_t,
     ) -> *mut otr_status_t,
     pub graph_add_operator: unsafe extern "C" fn(
@@ -345,16 +347,22 @@ pub struct otr_host_api_t {
         stream: otr_stream_t,
         address: *mut u64,
     ) -> *mut otr_status_t,
-    pub memory_free: unsafe extern "C" fn(address: u64) -> *mut otr_status_t,
+    pub memory_free: unsafe extern "C" fn(
+        device: u32,
+        address: u64,
+    ) -> *mut otr_status_t,
     pub memory_record_stream: unsafe extern "C" fn(
+        device: u32,
         address: u64,
         stream: otr_stream_t,
     ) -> *mut otr_status_t,
     pub memory_pointer_info: unsafe extern "C" fn(
+        device: u32,
         address: u64,
         info: *mut otr_pointer_info_t,
     ) -> *mut otr_status_t,
     pub memory_export: unsafe extern "C" fn(
+        device: u32,
         address: u64,
         exported: *mut *mut c_char,
     ) -> *mut otr_status_t,
@@ -385,10 +393,6 @@ pub struct otr_host_api_t {
     ) -> *mut otr_status_t,
     pub memory_reset_peak: unsafe extern "C" fn(device: u32) -> *mut otr_status_t,
     pub memory_reset_accumulated: unsafe extern "C" fn(device: u32) -> *mut otr_status_t,
-    pub memory_stats_json: unsafe extern "C" fn(
-        device: u32,
-        json: *mut *mut c_char,
-    ) -> *mut otr_status_t,
     pub memory_set_limit: unsafe extern "C" fn(
         device: u32,
         bytes: u64,
@@ -457,9 +461,6 @@ pub struct otr_host_api_t {
     pub host_empty_cache: unsafe extern "C" fn() -> *mut otr_status_t,
     pub host_stats: unsafe extern "C" fn(
         stats: *mut otr_memory_stats_t,
-    ) -> *mut otr_status_t,
-    pub host_stats_json: unsafe extern "C" fn(
-        json: *mut *mut c_char,
     ) -> *mut otr_status_t,
     pub host_reset_peak: unsafe extern "C" fn() -> *mut otr_status_t,
     pub host_reset_accumulated: unsafe extern "C" fn() -> *mut otr_status_t,
@@ -562,33 +563,6 @@ pub struct otr_host_api_t {
         stream: otr_stream_t,
         event: otr_event_t,
     ) -> *mut otr_status_t,
-    pub copy_peer_on: unsafe extern "C" fn(
-        stream: otr_stream_t,
-        dst_device: u32,
-        dst: u64,
-        src_device: u32,
-        src: u64,
-        size: u64,
-    ) -> *mut otr_status_t,
-    pub memory_free_on: unsafe extern "C" fn(
-        device: u32,
-        address: u64,
-    ) -> *mut otr_status_t,
-    pub memory_record_stream_on: unsafe extern "C" fn(
-        device: u32,
-        address: u64,
-        stream: otr_stream_t,
-    ) -> *mut otr_status_t,
-    pub memory_pointer_info_on: unsafe extern "C" fn(
-        device: u32,
-        address: u64,
-        info: *mut otr_pointer_info_t,
-    ) -> *mut otr_status_t,
-    pub memory_export_on: unsafe extern "C" fn(
-        device: u32,
-        address: u64,
-        exported: *mut *mut c_char,
-    ) -> *mut otr_status_t,
     pub fallback_set_policy: unsafe extern "C" fn(
         policy: *const c_char,
     ) -> *mut otr_status_t,
@@ -649,12 +623,12 @@ pub struct otr_host_api_t {
         kernel: *mut otr_kernel_t,
     ) -> *mut otr_status_t,
     pub kernel_destroy: unsafe extern "C" fn(kernel: otr_kernel_t) -> *mut otr_status_t,
-    pub launch: unsafe extern "C" fn(
+    pub kernel_launch: unsafe extern "C" fn(
         stream: otr_stream_t,
         kernel: otr_kernel_t,
         launch: *const otr_launch_t,
     ) -> *mut otr_status_t,
-    pub graph_add_launch: unsafe extern "C" fn(
+    pub graph_add_kernel: unsafe extern "C" fn(
         graph: otr_graph_t,
         deps: *const otr_node_t,
         dep_count: u32,
@@ -772,12 +746,16 @@ pub struct otr_host_api_t {
         size: u64,
         kept: *mut u32,
     ) -> *mut otr_status_t,
+    pub memory_find: unsafe extern "C" fn(
+        address: u64,
+        device: *mut u32,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
     api_major: OTR_HOST_API_MAJOR,
     api_minor: OTR_HOST_API_MINOR,
-    kernel_launch: crate::otr_kernel_launch,
+    host_kernel_launch: crate::otr_host_kernel_launch,
     host_node: crate::otr_host_node,
     capture_begin: crate::otr_capture_begin,
     capture_end: crate::otr_capture_end,
@@ -817,7 +795,7 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     graph_dump: crate::otr_graph_dump,
     graph_name_buffer: crate::otr_graph_name_buffer,
     graph_name_scalar: crate::otr_graph_name_scalar,
-    graph_add_kernel: crate::otr_graph_add_kernel,
+    graph_add_host_kernel: crate::otr_graph_add_host_kernel,
     graph_add_operator: crate::otr_graph_add_operator,
     graph_add_copy: crate::otr_graph_add_copy,
     graph_add_fill: crate::otr_graph_add_fill,
@@ -860,7 +838,6 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     memory_stats: crate::otr_memory_stats,
     memory_reset_peak: crate::otr_memory_reset_peak,
     memory_reset_accumulated: crate::otr_memory_reset_accumulated,
-    memory_stats_json: crate::otr_memory_stats_json,
     memory_set_limit: crate::otr_memory_set_limit,
     memory_limit: crate::otr_memory_limit,
     memory_set_fraction: crate::otr_memory_set_fraction,
@@ -881,7 +858,6 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     host_is_pinned: crate::otr_host_is_pinned,
     host_empty_cache: crate::otr_host_empty_cache,
     host_stats: crate::otr_host_stats,
-    host_stats_json: crate::otr_host_stats_json,
     host_reset_peak: crate::otr_host_reset_peak,
     host_reset_accumulated: crate::otr_host_reset_accumulated,
     host_set_limit: crate::otr_host_set_limit,
@@ -923,11 +899,6 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     stream_synchronize: crate::otr_stream_synchronize,
     stream_flush: crate::otr_stream_flush,
     stream_wait_event: crate::otr_stream_wait_event,
-    copy_peer_on: crate::otr_copy_peer_on,
-    memory_free_on: crate::otr_memory_free_on,
-    memory_record_stream_on: crate::otr_memory_record_stream_on,
-    memory_pointer_info_on: crate::otr_memory_pointer_info_on,
-    memory_export_on: crate::otr_memory_export_on,
     fallback_set_policy: crate::otr_fallback_set_policy,
     fallback_policy: crate::otr_fallback_policy,
     operator_report: crate::otr_operator_report,
@@ -945,8 +916,8 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     module_destroy: crate::otr_module_destroy,
     kernel_get: crate::otr_kernel_get,
     kernel_destroy: crate::otr_kernel_destroy,
-    launch: crate::otr_launch,
-    graph_add_launch: crate::otr_graph_add_launch,
+    kernel_launch: crate::otr_kernel_launch,
+    graph_add_kernel: crate::otr_graph_add_kernel,
     communicator_id: crate::otr_communicator_id,
     communicator_create: crate::otr_communicator_create,
     communicator_destroy: crate::otr_communicator_destroy,
@@ -968,4 +939,5 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     tune_choose: crate::otr_tune_choose,
     store_get: crate::otr_store_get,
     store_put: crate::otr_store_put,
+    memory_find: crate::otr_memory_find,
 };

@@ -37,8 +37,6 @@ pub struct PointerInfo {
     pub requested: u64,
     /// The stream that the allocation was made on.
     pub stream: u64,
-    /// The device.
-    pub device: u32,
     /// The handle of the allocation's pool; 0 for the memory that all share, and for pools whose handle was destroyed.
     pub pool: u64,
     /// The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
@@ -174,7 +172,9 @@ impl Device {
 
     /// Keeps the allocation that contains an address alive, whoever frees it, and returns its base.
     pub(crate) fn hold(&self, address: u64) -> Result<u64> {
-        self.allocator().hold(address).map_err(not_allocated)
+        self.allocator()
+            .hold(address)
+            .map_err(|error| self.not_allocated(&error))
     }
 
     /// Ends a [`hold`](Self::hold).
@@ -192,7 +192,7 @@ impl Device {
     }
 
     /// Frees an address. If it is of a pool that a capture uses, the capture is told.
-    pub(crate) fn free_address(&self, address: u64) -> Result<Freed, FreeError> {
+    fn free_address(&self, address: u64) -> Result<Freed, FreeError> {
         if self.captures().any()
             && let Some(block) = self.allocator().lookup(address)
             && let Some(pool) = block.pool
@@ -288,15 +288,13 @@ impl Device {
         if address == 0 {
             return Ok(());
         }
-        let freed = self.free_address(address).map_err(not_allocated)?;
-        self.tell_freed(address, &freed);
-        Ok(())
-    }
-
-    pub(crate) fn tell_freed(&self, address: u64, freed: &Freed) {
+        let freed = self
+            .free_address(address)
+            .map_err(|error| self.not_allocated(&error))?;
         if observer::listening(ObservationKinds::FREE) {
             self.tell(ObservationKinds::FREE, address, freed.size);
         }
+        Ok(())
     }
 
     /// Notes that work of another stream uses the allocation around `address`. After a free, the allocation is reused only
@@ -310,7 +308,8 @@ impl Device {
         if address == 0 {
             return Ok(());
         }
-        self.record(address, stream).map_err(not_allocated)
+        self.record(address, stream)
+            .map_err(|error| self.not_allocated(&error))
     }
 
     pub(crate) fn record(&self, address: u64, stream: u64) -> Result<(), FreeError> {
@@ -326,24 +325,28 @@ impl Device {
         block.is_some_and(|block| !block.free) || self.imports().around(address).is_some()
     }
 
-    /// The allocation around an address; `None` if no live allocation has the address.
-    pub fn pointer_info(&self, address: u64) -> Option<PointerInfo> {
-        let Some(block) = self.allocator().lookup(address) else {
-            return self.imported_info(address);
+    /// The place and the size of the allocation of this device around an address.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if the address is in no live allocation of this device.
+    pub fn pointer_info(&self, address: u64) -> Result<PointerInfo> {
+        let block = match self.allocator().lookup(address) {
+            Some(block) if !block.free => block,
+            Some(_) => return Err(self.nowhere(address)),
+            None => {
+                let known = self.imported_info(address);
+                return known.ok_or_else(|| self.nowhere(address));
+            }
         };
-        if block.free {
-            return None;
-        }
         let note = self
             .history()
             .is_on()
             .then(|| self.history().note(block.base));
-        Some(PointerInfo {
+        Ok(PointerInfo {
             base: block.base,
             size: block.size,
             requested: block.requested,
             stream: block.stream.0,
-            device: self.index(),
             pool: block.pool.map_or(0, |number| pool::handle_of(self, number)),
             pool_number: block.pool.map_or(0, |pool| pool.get()),
             label: note.flatten().and_then(|note| note.label),
@@ -430,19 +433,21 @@ impl Device {
     pub fn memory_snapshot(&self) -> Snapshot {
         self.allocator().snapshot()
     }
-}
 
-#[cold]
-pub(crate) fn nowhere(address: u64) -> Error {
-    Error::new(
-        Code::NOT_FOUND,
-        format!("{address:#x} is not in the live memory of any device"),
-    )
-}
+    #[cold]
+    pub(crate) fn nowhere(&self, address: u64) -> Error {
+        let device = self.index();
+        Error::new(
+            Code::NOT_FOUND,
+            format!("{address:#x} is not in the live memory of device {device}"),
+        )
+    }
 
-#[cold]
-pub(crate) fn not_allocated(error: FreeError) -> Error {
-    Error::new(Code::INVALID_ARGUMENT, error.to_string())
+    #[cold]
+    fn not_allocated(&self, error: &FreeError) -> Error {
+        let text = format!("device {}: {error}", self.index());
+        Error::new(Code::INVALID_ARGUMENT, text)
+    }
 }
 
 #[cold]

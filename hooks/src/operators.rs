@@ -451,7 +451,7 @@ impl Stream {
     /// # Errors
     /// `UNSUPPORTED` if there is no way to run it; `INVALID_ARGUMENT` for an address offset that is wrong.
     #[inline]
-    pub unsafe fn launch(&self, call: &KernelCall<'_>) -> Result<()> {
+    pub unsafe fn launch_host_kernel(&self, call: &KernelCall<'_>) -> Result<()> {
         if !call.ranges.is_empty() && !self.device().door().runs_host_kernels()? {
             // SAFETY: this function's contract.
             return unsafe { self.launch_staged(call) };

@@ -8,15 +8,6 @@ use crate::{Device, Error, Result, Stream, runtime};
 /// The bytes of one copy through the host.
 const CHUNK: u64 = 16 << 20;
 
-/// The device in whose live allocations an address lies.
-fn device_of(what: &str, address: u64) -> Result<u32> {
-    let known = runtime()?.pointer_info(address).map_err(|error| {
-        let text = format!("the {what} of a copy: {}", error.message());
-        Error::new(Code::INVALID_ARGUMENT, text)
-    })?;
-    Ok(known.device)
-}
-
 impl Device {
     /// Whether copies between this device and another go from one to the other, by the driver of both. Else they go
     /// through host memory.
@@ -35,38 +26,16 @@ impl Device {
 
 impl Stream {
     /// Copies `size` bytes between live allocations of two devices, in order of this stream, which is of one of them.
-    /// If no driver can copy, the call waits and copies through the host.
+    /// `to` and `from` are an address and its device before it. If no driver can copy, the call waits and copies through
+    /// the host.
     ///
     /// # Safety
     /// The contract of [`Stream::fill`] for both ranges.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if a range is not in one live allocation, two devices have an address, or neither
-    /// device is the stream's; `CAPTURE` between two devices while the stream captures; what the drivers
-    /// report.
-    pub unsafe fn copy_peer(&self, dst: u64, src: u64, size: u64) -> Result<()> {
-        if size == 0 {
-            return Ok(());
-        }
-        let devices = || Ok((device_of("destination", dst)?, device_of("source", src)?));
-        let outcome = devices().and_then(|(to, from)| {
-            // SAFETY: this function's contract is that of `copy_any`.
-            unsafe { self.copy_any((to, dst), (from, src), size) }
-        });
-        outcome.map_err(|error| self.not_recorded(error))
-    }
-
-    /// Does what [`copy_peer`](Self::copy_peer) does, between addresses whose devices are named.
-    ///
-    /// # Safety
-    /// The contract of [`copy_peer`](Self::copy_peer).
-    ///
-    /// # Errors
-    /// Those of [`copy_peer`](Self::copy_peer); `INVALID_DEVICE`.
-    pub unsafe fn copy_between(&self, to: (u32, u64), from: (u32, u64), size: u64) -> Result<()> {
-        if size == 0 {
-            return Ok(());
-        }
+    /// `INVALID_DEVICE`; `INVALID_ARGUMENT` if a range is not in one live allocation of its device, or neither device is
+    /// the stream's; `CAPTURE` between two devices while the stream captures; what the drivers report.
+    pub unsafe fn copy_peer(&self, to: (u32, u64), from: (u32, u64), size: u64) -> Result<()> {
         // SAFETY: this function's contract is that of `copy_any`.
         let outcome = unsafe { self.copy_any(to, from, size) };
         outcome.map_err(|error| self.not_recorded(error))
@@ -81,6 +50,9 @@ impl Stream {
         size: u64,
     ) -> Result<()> {
         let (to, from) = (runtime()?.device(to)?, runtime()?.device(from)?);
+        if size == 0 {
+            return Ok(());
+        }
         to.check_range("destination", dst, size)?;
         from.check_range("source", src, size)?;
         if ![to.index(), from.index()].contains(&self.device().index()) {

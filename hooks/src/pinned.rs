@@ -10,14 +10,13 @@ use std::ffi::c_void;
 use std::sync::{Once, OnceLock};
 
 use outrigger_allocator::{
-    AllocError, Allocator, Backend, Config, History, Snapshot, Stats, StreamId,
+    AllocError, Allocator, Backend, Config, FreeError, History, Snapshot, Stats, StreamId,
 };
 use outrigger_device::{Code, Driver};
 use outrigger_locks::{Mutex, Rank};
 
 use crate::labels::follow;
 use crate::memory::backend::{Fence, fence_of};
-use crate::memory::{not_allocated, statistics};
 use crate::{Device, Error, Result, Stream, runtime, stream};
 
 /// The alignment of plain pages: it suits copies and direct I/O on all machines.
@@ -156,6 +155,11 @@ impl Backend for PinnedMemory {
 }
 
 #[cold]
+fn not_allocated(error: FreeError) -> Error {
+    Error::new(Code::INVALID_ARGUMENT, format!("pinned memory: {error}"))
+}
+
+#[cold]
 fn out_of_host_memory(size: u64) -> Error {
     Error::new(
         Code::OUT_OF_HOST_MEMORY,
@@ -239,11 +243,6 @@ impl HostMemory {
     /// Statistics of pinned memory.
     pub fn stats(&self) -> Stats {
         self.0.stats()
-    }
-
-    /// Statistics of pinned memory as JSON; see [`Device::memory_stats_json`].
-    pub fn stats_json(&self) -> String {
-        statistics::json(&self.stats())
     }
 
     /// Sets all peaks to the current values.

@@ -25,8 +25,6 @@ use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, s
 pub struct Runtime {
     devices: [OnceLock<&'static Device>; MAX_DEVICES],
     count: AtomicU32,
-    /// The number of drivers with memory that the host does not see.
-    unseen: AtomicU32,
     config: Config,
     /// Operators that each new device keeps whole.
     whole: Vec<OperatorId>,
@@ -139,7 +137,6 @@ impl Runtime {
         let runtime = Self {
             devices: [const { OnceLock::new() }; MAX_DEVICES],
             count: AtomicU32::new(0),
-            unseen: AtomicU32::new(0),
             config,
             whole: whole(&variable("OUTRIGGER_WHOLE")?.unwrap_or_default())?,
             search_path: outrigger_device::default_search_path(),
@@ -244,14 +241,6 @@ impl Runtime {
             // The send cannot fail, because the thread never ends.
             let _ = trimmer.send(device);
         }
-        let unseen = |device: &Device| !device.properties().host_visible();
-        if unseen(device)
-            && !self
-                .devices()
-                .any(|one| unseen(one) && one.driver().same_as(driver))
-        {
-            self.unseen.fetch_add(1, Ordering::Relaxed);
-        }
         slot.get_or_init(|| device);
         self.count.store(index + 1, Ordering::Release);
         Ok(device)
@@ -278,14 +267,6 @@ impl Runtime {
             Some(device) => Ok(device),
             None => Err(self.no_device(index)),
         }
-    }
-
-    /// Whether two devices may give the same address. R13: the addresses of one driver differ from each other and from
-    /// host memory. R15: addresses of memory that the host sees are host memory. So it takes two drivers with memory
-    /// that the host does not see.
-    #[inline]
-    pub(crate) fn addresses_may_repeat(&self) -> bool {
-        self.unseen.load(Ordering::Relaxed) > 1
     }
 
     /// All devices, in order.

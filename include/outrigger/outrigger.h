@@ -61,8 +61,8 @@
  * Memory
  *   H21 A device address is a number that can be offset within its allocation; 0 is none. Sizes are in
  *       bytes. 0 bytes are address 0, and freeing 0 does nothing. Devices of two drivers may have equal
- *       addresses: a call that takes no device finds it by the address; if two devices have the address,
- *       it answers OTR_ERR_INVALID_ARGUMENT and names both. Calls whose names end in _on take the device.
+ *       addresses: an address is one of the device that the call takes, or of the device of its stream, pool
+ *       or graph. otr_memory_find tells whose a number is, for a host that has nothing else.
  *   H22 Ranges of copies and fills are checked: a range that is not within one live allocation of the
  *       device is OTR_ERR_INVALID_ARGUMENT. So is freeing what is not allocated, and so are sizes and
  *       strides of an operand that no memory could hold. The host sees to it that operands of operators
@@ -279,9 +279,9 @@ typedef struct {
   uint32_t reserved;
 } otr_address_range_t;
 
-// A host kernel to launch.
+// A host kernel: a function of the host that runs as a kernel of the device, with its arguments.
 typedef struct {
-  // sizeof(otr_kernel_call_t)
+  // sizeof(otr_host_kernel_call_t)
   size_t struct_size;
   // NULL
   const void *next;
@@ -306,7 +306,7 @@ typedef struct {
   // device: over copies in host memory where the driver runs no host kernels and the host does not
   // see the memory.
   const otr_address_range_t *address_ranges;
-} otr_kernel_call_t;
+} otr_host_kernel_call_t;
 
 // A host function of a stream or graph. `bias`: add it to an address of this device to reach the
 // bytes. `upstream`: OTR_OK, or the failure of the work before it; after a failure the function only
@@ -488,10 +488,6 @@ typedef struct {
   uint64_t size;
   // The stream that it was allocated on.
   otr_stream_t stream;
-  // The device.
-  uint32_t device;
-  // 0
-  uint32_t reserved;
   // Bytes that were asked for.
   uint64_t requested;
   // Its pool; 0 for the memory that all share, and for a pool whose handle was given up.
@@ -600,7 +596,7 @@ typedef struct {
   uint64_t size;
   // Options for the compiler of the format; or NULL.
   const char *options;
-  // OTR_CODE_*, but not OTR_CODE_HOST_FUNCTION: see otr_kernel_launch for these.
+  // OTR_CODE_*, but not OTR_CODE_HOST_FUNCTION: see otr_host_kernel_launch for these.
   otr_code_format_t format;
   // 0, OTR_MODULE_BACKGROUND or OTR_MODULE_STORED.
   uint32_t flags;
@@ -850,7 +846,7 @@ typedef struct {
   uint32_t api_major;
   // OTR_HOST_API_MINOR of the library
   uint32_t api_minor;
-  otr_status_t *(*kernel_launch)(otr_stream_t stream, const otr_kernel_call_t *call);
+  otr_status_t *(*host_kernel_launch)(otr_stream_t stream, const otr_host_kernel_call_t *call);
   otr_status_t *(*host_node)(otr_stream_t stream, const otr_host_node_t *node);
   otr_status_t *(*capture_begin)(otr_stream_t stream, uint32_t mode, otr_pool_t pool);
   otr_status_t *(*capture_end)(otr_stream_t stream, otr_graph_t *graph);
@@ -869,7 +865,12 @@ typedef struct {
                         uint64_t src,
                         uint64_t size,
                         uint32_t kind);
-  otr_status_t *(*copy_peer)(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
+  otr_status_t *(*copy_peer)(otr_stream_t stream,
+                             uint32_t dst_device,
+                             uint64_t dst,
+                             uint32_t src_device,
+                             uint64_t src,
+                             uint64_t size);
   otr_status_t *(*fill)(otr_stream_t stream,
                         uint64_t dst,
                         uint64_t size,
@@ -914,11 +915,11 @@ typedef struct {
                                      const char *name,
                                      otr_node_t node,
                                      uint32_t scalar_index);
-  otr_status_t *(*graph_add_kernel)(otr_graph_t graph,
-                                    const otr_node_t *deps,
-                                    uint32_t dep_count,
-                                    const otr_kernel_call_t *call,
-                                    otr_node_t *node);
+  otr_status_t *(*graph_add_host_kernel)(otr_graph_t graph,
+                                         const otr_node_t *deps,
+                                         uint32_t dep_count,
+                                         const otr_host_kernel_call_t *call,
+                                         otr_node_t *node);
   otr_status_t *(*graph_add_operator)(otr_graph_t graph,
                                       const otr_node_t *deps,
                                       uint32_t dep_count,
@@ -999,10 +1000,10 @@ typedef struct {
                                 uint64_t size,
                                 otr_stream_t stream,
                                 uint64_t *address);
-  otr_status_t *(*memory_free)(uint64_t address);
-  otr_status_t *(*memory_record_stream)(uint64_t address, otr_stream_t stream);
-  otr_status_t *(*memory_pointer_info)(uint64_t address, otr_pointer_info_t *info);
-  otr_status_t *(*memory_export)(uint64_t address, char **exported);
+  otr_status_t *(*memory_free)(uint32_t device, uint64_t address);
+  otr_status_t *(*memory_record_stream)(uint32_t device, uint64_t address, otr_stream_t stream);
+  otr_status_t *(*memory_pointer_info)(uint32_t device, uint64_t address, otr_pointer_info_t *info);
+  otr_status_t *(*memory_export)(uint32_t device, uint64_t address, char **exported);
   otr_status_t *(*memory_import)(uint32_t device,
                                  const char *exported,
                                  uint64_t *address,
@@ -1014,7 +1015,6 @@ typedef struct {
   otr_status_t *(*memory_stats)(uint32_t device, otr_memory_stats_t *stats);
   otr_status_t *(*memory_reset_peak)(uint32_t device);
   otr_status_t *(*memory_reset_accumulated)(uint32_t device);
-  otr_status_t *(*memory_stats_json)(uint32_t device, char **json);
   otr_status_t *(*memory_set_limit)(uint32_t device, uint64_t bytes);
   otr_status_t *(*memory_limit)(uint32_t device, uint64_t *bytes);
   otr_status_t *(*memory_set_fraction)(uint32_t device, double fraction);
@@ -1042,7 +1042,6 @@ typedef struct {
   otr_status_t *(*host_is_pinned)(const void *pointer, uint32_t *yes);
   otr_status_t *(*host_empty_cache)(void);
   otr_status_t *(*host_stats)(otr_memory_stats_t *stats);
-  otr_status_t *(*host_stats_json)(char **json);
   otr_status_t *(*host_reset_peak)(void);
   otr_status_t *(*host_reset_accumulated)(void);
   otr_status_t *(*host_set_limit)(uint64_t bytes);
@@ -1084,18 +1083,6 @@ typedef struct {
   otr_status_t *(*stream_synchronize)(otr_stream_t stream);
   otr_status_t *(*stream_flush)(otr_stream_t stream);
   otr_status_t *(*stream_wait_event)(otr_stream_t stream, otr_event_t event);
-  otr_status_t *(*copy_peer_on)(otr_stream_t stream,
-                                uint32_t dst_device,
-                                uint64_t dst,
-                                uint32_t src_device,
-                                uint64_t src,
-                                uint64_t size);
-  otr_status_t *(*memory_free_on)(uint32_t device, uint64_t address);
-  otr_status_t *(*memory_record_stream_on)(uint32_t device, uint64_t address, otr_stream_t stream);
-  otr_status_t *(*memory_pointer_info_on)(uint32_t device,
-                                          uint64_t address,
-                                          otr_pointer_info_t *info);
-  otr_status_t *(*memory_export_on)(uint32_t device, uint64_t address, char **exported);
   otr_status_t *(*fallback_set_policy)(const char *policy);
   otr_status_t *(*fallback_policy)(char **policy);
   otr_status_t *(*operator_report)(char **json);
@@ -1122,8 +1109,10 @@ typedef struct {
   otr_status_t *(*module_destroy)(otr_module_t module);
   otr_status_t *(*kernel_get)(otr_module_t module, const char *name, otr_kernel_t *kernel);
   otr_status_t *(*kernel_destroy)(otr_kernel_t kernel);
-  otr_status_t *(*launch)(otr_stream_t stream, otr_kernel_t kernel, const otr_launch_t *launch);
-  otr_status_t *(*graph_add_launch)(otr_graph_t graph,
+  otr_status_t *(*kernel_launch)(otr_stream_t stream,
+                                 otr_kernel_t kernel,
+                                 const otr_launch_t *launch);
+  otr_status_t *(*graph_add_kernel)(otr_graph_t graph,
                                     const otr_node_t *deps,
                                     uint32_t dep_count,
                                     otr_kernel_t kernel,
@@ -1193,18 +1182,23 @@ typedef struct {
                              const void *value,
                              uint64_t size,
                              uint32_t *kept);
+  otr_status_t *(*memory_find)(uint64_t address, uint32_t *device);
 } otr_host_api_t;
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the driver
-// runs none, its memory is not visible to the host, and the call says nothing of what to copy.
-otr_status_t *otr_kernel_launch(otr_stream_t stream, const otr_kernel_call_t *call);
+// Launches a host kernel, a function of the host, in stream order, and returns at once; a kernel of a module
+// is launched by otr_kernel_launch. OTR_ERR_UNSUPPORTED if the driver runs no host kernels, its memory is not
+// visible to the host, and the call says nothing of what to copy.
+otr_status_t *otr_host_kernel_launch(otr_stream_t stream,
+                                     const otr_host_kernel_call_t *call);
 
-// Calls a host function in stream order: once, or at every replay if the stream captures.
-otr_status_t *otr_host_node(otr_stream_t stream, const otr_host_node_t *node);
+// Runs a host function as otr_host_call does, with what a graph has to know of it: the memory that it uses, which
+// the graph keeps, and `destroy`, which tells that it will not be called again.
+otr_status_t *otr_host_node(otr_stream_t stream,
+                            const otr_host_node_t *node);
 
 // Begins a capture: until otr_capture_end the work of this stream is recorded, not run. A stream
 // that waits for an event that was recorded in the capture joins it. `mode` is OTR_CAPTURE_*.
@@ -1251,15 +1245,12 @@ otr_status_t *otr_copy(otr_stream_t stream,
 // Copies `size` bytes between live allocations of two devices, of any drivers. The stream belongs
 // to one of the two devices, and the copy is in its order. If the drivers have no better way, the
 // call waits and copies through the host.
-otr_status_t *otr_copy_peer(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
-
-// As otr_copy_peer, but the call names the device of each address.
-otr_status_t *otr_copy_peer_on(otr_stream_t stream,
-                               uint32_t dst_device,
-                               uint64_t dst,
-                               uint32_t src_device,
-                               uint64_t src,
-                               uint64_t size);
+otr_status_t *otr_copy_peer(otr_stream_t stream,
+                            uint32_t dst_device,
+                            uint64_t dst,
+                            uint32_t src_device,
+                            uint64_t src,
+                            uint64_t size);
 
 // Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
 // pattern is copied during the call. The size is a multiple of the pattern's.
@@ -1449,19 +1440,19 @@ otr_status_t *otr_graph_name_scalar(otr_graph_t graph,
                                     otr_node_t node,
                                     uint32_t scalar_index);
 
-// Names an argument of a kernel's node (otr_graph_add_launch, otr_launch) by its number, before the graph is
+// Names an argument of a kernel's node (otr_graph_add_kernel, otr_kernel_launch) by its number, before the graph is
 // instantiated (otr_graph_bind_argument). Addresses are named by otr_graph_name_buffer.
 otr_status_t *otr_graph_name_argument(otr_graph_t graph,
                                       const char *name,
                                       otr_node_t node,
                                       uint32_t index);
 
-// Adds a host kernel.
-otr_status_t *otr_graph_add_kernel(otr_graph_t graph,
-                                   const otr_node_t *deps,
-                                   uint32_t dep_count,
-                                   const otr_kernel_call_t *call,
-                                   otr_node_t *node);
+// Adds a launch of a host kernel; see otr_host_kernel_launch.
+otr_status_t *otr_graph_add_host_kernel(otr_graph_t graph,
+                                        const otr_node_t *deps,
+                                        uint32_t dep_count,
+                                        const otr_host_kernel_call_t *call,
+                                        otr_node_t *node);
 
 // Adds an operator. OTR_ERR_UNSUPPORTED: there is no kernel for these arguments.
 otr_status_t *otr_graph_add_operator(otr_graph_t graph,
@@ -1647,36 +1638,33 @@ otr_status_t *otr_memory_alloc(uint32_t device,
                                otr_stream_t stream,
                                uint64_t *address);
 
-// Frees an allocation of any device, at any time: it is reused in stream order. 0 is ignored.
-otr_status_t *otr_memory_free(uint64_t address);
-
 // Frees an allocation of a device, at any time: it is reused in stream order. 0 is ignored.
-otr_status_t *otr_memory_free_on(uint32_t device, uint64_t address);
+otr_status_t *otr_memory_free(uint32_t device, uint64_t address);
 
-// Says that work of another stream uses an allocation. Once it is freed, it is reused only after
-// the work that this stream had been given until then has finished. If the stream's device has an
-// allocation at the address, this one is meant.
-otr_status_t *otr_memory_record_stream(uint64_t address, otr_stream_t stream);
+// Says that work of another stream, of any device, uses the allocation around an address of a device. Once
+// the allocation is freed, it is reused only after the work that this stream had been given until then has
+// finished. OTR_ERR_INVALID_ARGUMENT if the address lies in no allocation of the device; 0 is ignored.
+otr_status_t *otr_memory_record_stream(uint32_t device,
+                                       uint64_t address,
+                                       otr_stream_t stream);
 
-// As otr_memory_record_stream, for an allocation of a device.
-otr_status_t *otr_memory_record_stream_on(uint32_t device, uint64_t address, otr_stream_t stream);
+// The device that has an address, for a host that was given the number alone. OTR_ERR_NOT_FOUND if no
+// device has it; OTR_ERR_INVALID_ARGUMENT, which names both, if two devices have it (H21).
+otr_status_t *otr_memory_find(uint64_t address,
+                              uint32_t *device);
 
-// What is known of an address. OTR_ERR_NOT_FOUND if it lies in no allocation.
-otr_status_t *otr_memory_pointer_info(uint64_t address, otr_pointer_info_t *info);
+// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation of the device.
+otr_status_t *otr_memory_pointer_info(uint32_t device,
+                                      uint64_t address,
+                                      otr_pointer_info_t *info);
 
-// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation.
-otr_status_t *otr_memory_pointer_info_on(uint32_t device,
-                                         uint64_t address,
-                                         otr_pointer_info_t *info);
-
-// Exports the allocation around an address as a text. Other processes of the same user pass the
+// Exports the allocation around an address of a device as a text. Other processes of the same user pass the
 // text to otr_memory_import, and then reach all bytes of the allocation. Keep the allocation until
 // all of them have closed it. Free the text with otr_string_free. OTR_ERR_UNSUPPORTED if the
 // driver shares no memory.
-otr_status_t *otr_memory_export(uint64_t address, char **exported);
-
-// As otr_memory_export, of an allocation of a device.
-otr_status_t *otr_memory_export_on(uint32_t device, uint64_t address, char **exported);
+otr_status_t *otr_memory_export(uint32_t device,
+                                uint64_t address,
+                                char **exported);
 
 // Imports an allocation that another process has exported, as memory of a device. Returns its
 // address and its size. It can be used as any memory, but graphs cannot capture it.
@@ -1714,10 +1702,6 @@ otr_status_t *otr_memory_reset_peak(uint32_t device);
 
 // Resets all accumulated counts to 0.
 otr_status_t *otr_memory_reset_accumulated(uint32_t device);
-
-// Statistics of a device's memory as JSON: one flat object with the names of PyTorch's
-// memory_stats, such as "allocated_bytes.all.current". Free it with otr_string_free.
-otr_status_t *otr_memory_stats_json(uint32_t device, char **json);
 
 // Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. Memory that
 // is already held above the limit stays. As it becomes idle and more is needed, it is given back.
@@ -1771,15 +1755,17 @@ otr_status_t *otr_kernel_get(otr_module_t module,
 // Destroys a kernel without waiting. Launches that were submitted still run, and so do graphs.
 otr_status_t *otr_kernel_destroy(otr_kernel_t kernel);
 
-// Launches a kernel in stream order, and returns at once. Block and arguments are copied. The addresses among
-// the arguments lie in live memory of the stream's device (H22). OTR_ERR_INVALID_ARGUMENT for arguments that
-// are not those of the kernel, as far as the driver can tell.
-otr_status_t *otr_launch(otr_stream_t stream,
-                         otr_kernel_t kernel,
-                         const otr_launch_t *launch);
+// Launches a kernel of a module in stream order, and returns at once; a function of the host is launched by
+// otr_host_kernel_launch. Block and arguments are copied. The addresses among the arguments lie in live memory
+// of the stream's device (H22). OTR_ERR_INVALID_ARGUMENT for arguments that are not those of the kernel, as
+// far as the driver can tell.
+otr_status_t *otr_kernel_launch(otr_stream_t stream,
+                                otr_kernel_t kernel,
+                                const otr_launch_t *launch);
 
-// Adds a launch of a kernel to a graph. What its addresses name is kept alive, and can be bound.
-otr_status_t *otr_graph_add_launch(otr_graph_t graph,
+// Adds a launch of a kernel of a module; see otr_kernel_launch. What its addresses name is kept alive, and can
+// be bound.
+otr_status_t *otr_graph_add_kernel(otr_graph_t graph,
                                    const otr_node_t *deps,
                                    uint32_t dep_count,
                                    otr_kernel_t kernel,
@@ -1856,10 +1842,6 @@ otr_status_t *otr_host_empty_cache(void);
 
 // Statistics of pinned memory.
 otr_status_t *otr_host_stats(otr_memory_stats_t *stats);
-
-// Statistics of pinned memory as JSON, as otr_memory_stats_json writes them. Free it with
-// otr_string_free.
-otr_status_t *otr_host_stats_json(char **json);
 
 // Resets all peaks of pinned memory to the current values.
 otr_status_t *otr_host_reset_peak(void);

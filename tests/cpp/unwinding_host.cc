@@ -58,8 +58,8 @@ otr_host_node_t host(otr_host_node_fn function, otr_destroy_fn destroy) {
   return host;
 }
 
-otr_kernel_call_t launch() {
-  otr_kernel_call_t call{};
+otr_host_kernel_call_t launch() {
+  otr_host_kernel_call_t call{};
   call.struct_size = sizeof call;
   call.function = kernel;
   return call;
@@ -113,7 +113,7 @@ void run(const char* name) {
     otr_status_free(otr_stream_synchronize(on));
   } else if (is("kernel")) {
     const auto what = launch();
-    must(otr_kernel_launch(on, &what));
+    must(otr_host_kernel_launch(on, &what));
     otr_status_free(otr_stream_synchronize(on));
   } else if (is("replayed_call") || is("submitted_call") || is("native_call")) {
     must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, kNoPool));
@@ -127,7 +127,7 @@ void run(const char* name) {
   } else if (is("replayed_kernel")) {
     const auto what = launch();
     must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, kNoPool));
-    must(otr_kernel_launch(on, &what));
+    must(otr_host_kernel_launch(on, &what));
     replay(on, kNoFlags);
   } else if (is("destroy_of_graph")) {
     const auto what = host(passes, destroy);
@@ -140,12 +140,12 @@ void run(const char* name) {
   } else if (is("observer_of_frees")) {
     const auto address = memory(on);
     observe(OTR_OBSERVE_FREE);
-    otr_status_free(otr_memory_free(address));
+    otr_status_free(otr_memory_free(kDevice, address));
   } else if (is("observer_of_segments")) {
     observe(OTR_OBSERVE_SEGMENT_ALLOC);
     memory(on);
   } else if (is("observer_of_released_segments")) {
-    otr_status_free(otr_memory_free(memory(on)));
+    otr_status_free(otr_memory_free(kDevice, memory(on)));
     observe(OTR_OBSERVE_SEGMENT_FREE);
     otr_status_free(otr_stream_synchronize(on));
     otr_status_free(otr_memory_empty_cache(kDevice));
@@ -167,7 +167,7 @@ void run(const char* name) {
     memory(on);
   } else if (is("context_release")) {
     keep_history(captures, release, nullptr);
-    otr_status_free(otr_memory_free(memory(on)));
+    otr_status_free(otr_memory_free(kDevice, memory(on)));
     otr_status_free(otr_memory_history_stop(kDevice));
   } else if (is("context_frames")) {
     keep_history(captures, nullptr, frames);

@@ -267,9 +267,9 @@ unsafe extern "C" fn destroyed(user: *mut c_void) {
 }
 
 /// A kernel that does nothing, without arguments.
-pub fn kernel() -> otr_kernel_call_t {
-    otr_kernel_call_t {
-        struct_size: size_of::<otr_kernel_call_t>(),
+pub fn kernel() -> otr_host_kernel_call_t {
+    otr_host_kernel_call_t {
+        struct_size: size_of::<otr_host_kernel_call_t>(),
         next: null(),
         function: Some(nothing),
         args: null(),

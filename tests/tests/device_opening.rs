@@ -65,7 +65,7 @@ fn a_device_that_cannot_be_opened_is_reported_and_leaves_the_others() {
         let address = alloc(device, 64, stream);
         ok(unsafe { otr_fill(stream, address, 64, [1_u8].as_ptr().cast(), 1) });
         ok(unsafe { otr_stream_synchronize(stream) });
-        ok(unsafe { otr_memory_free(address) });
+        ok(unsafe { otr_memory_free(device, address) });
         let generator = made(|out| unsafe { otr_generator_default(device, out) });
         ok(unsafe { otr_generator_seed(generator, 7) });
     }

@@ -52,7 +52,7 @@ fn waits_for(stream: u64, call: impl FnOnce()) -> bool {
 fn imported(stream: u64) -> u64 {
     let address = alloc(0, 1 << 20, stream);
     let mut exported = null_mut();
-    ok(unsafe { otr_memory_export(address, &mut exported) });
+    ok(unsafe { otr_memory_export(0, address, &mut exported) });
     let told = CString::new(text(exported)).expect("no NUL");
     unsafe { otr_string_free(exported) };
     let (mut imported, mut size) = (0, 0);

@@ -36,7 +36,7 @@ fn an_updated_graph_computes_what_the_new_one_computes() {
             let read = if then == Then::Read { t } else { x };
             add(s, (y, read, x), 16, 1);
             if then != Then::Leave {
-                ok(unsafe { otr_memory_free(t) });
+                ok(unsafe { otr_memory_free(device, t) });
             }
             (end(s), t)
         };
@@ -61,7 +61,7 @@ fn an_updated_graph_computes_what_the_new_one_computes() {
                 }
                 for (then, address) in [(old, left), (new, t)] {
                     if then == Then::Leave {
-                        ok(unsafe { otr_memory_free(address) });
+                        ok(unsafe { otr_memory_free(device, address) });
                     }
                 }
                 ok(unsafe { otr_graph_exec_destroy(exec) });
@@ -119,7 +119,7 @@ fn memory_for_a_capture_that_is_over_meanwhile_is_given_back() {
                 );
             } else {
                 ok(answer);
-                ok(unsafe { otr_memory_free(address) });
+                ok(unsafe { otr_memory_free(device, address) });
             }
             assert_eq!(held(device), before, "device {device}, aborts: {aborts}");
         }

@@ -44,7 +44,7 @@ fn ten_thousand_graphs_leave_nothing_behind() {
             });
             ok(unsafe { otr_host_node(s, &host_node(user)) });
             add(s, (x, x, t), 16, 1);
-            ok(unsafe { otr_memory_free(t) });
+            ok(unsafe { otr_memory_free(device, t) });
             let graph = end(s);
             let exec = instantiate(graph, FLAGS[round % FLAGS.len()]);
             replay(exec, s);
@@ -63,7 +63,7 @@ fn ten_thousand_graphs_leave_nothing_behind() {
                 synchronize(s);
             }
         }
-        ok(unsafe { otr_memory_free(x) });
+        ok(unsafe { otr_memory_free(device, x) });
         assert_eq!(held(device), before);
         assert_eq!(
             user.load(Ordering::Relaxed),

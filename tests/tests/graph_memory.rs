@@ -40,7 +40,7 @@ fn record(device: u32, stream: u64, x: u64, y: u64, flags: u32) -> (u64, u64) {
     add(stream, (second, first, first), COUNT as i64, 1);
     add(stream, (y, second, x), COUNT as i64, 0);
     for block in [first, second] {
-        ok(unsafe { otr_memory_free(block) });
+        ok(unsafe { otr_memory_free(device, block) });
     }
     let graph = end(stream);
     (graph, instantiate(graph, flags))
@@ -67,7 +67,7 @@ fn others_use_what_a_graph_has_free_and_both_are_right() {
                 upload(at, block, &vec![-value; COUNT]);
                 add(at, (block, block, block), COUNT as i64, 1);
                 if !keeps {
-                    ok(unsafe { otr_memory_free(block) });
+                    ok(unsafe { otr_memory_free(device, block) });
                 }
                 replay(exec, s);
                 replay(exec, other);
@@ -79,7 +79,7 @@ fn others_use_what_a_graph_has_free_and_both_are_right() {
                 if keeps {
                     let found = download::<f32>(at, block, COUNT);
                     assert_eq!(found, vec![-2.0 * value; COUNT], "round {round}");
-                    ok(unsafe { otr_memory_free(block) });
+                    ok(unsafe { otr_memory_free(device, block) });
                 } else {
                     let now = stats(device).reserved_bytes.current;
                     assert!(
@@ -96,7 +96,7 @@ fn others_use_what_a_graph_has_free_and_both_are_right() {
             ok(unsafe { otr_graph_destroy(graph) });
             ok(unsafe { otr_graph_exec_destroy(exec) });
             for block in [x, y] {
-                ok(unsafe { otr_memory_free(block) });
+                ok(unsafe { otr_memory_free(device, block) });
             }
             assert_eq!(held(device), before, "to the last byte");
             for stream in [s, other] {
@@ -126,14 +126,14 @@ fn threads_allocate_and_replay_at_the_same_time() {
                             upload(s, block, &vec![value; COUNT]);
                             replay(exec, s);
                             add(s, (y, y, block), COUNT as i64, 1);
-                            ok(unsafe { otr_memory_free(block) });
+                            ok(unsafe { otr_memory_free(device, block) });
                             let found = download::<f32>(s, y, COUNT);
                             assert_eq!(found, vec![5.0 * value; COUNT], "{thread}, {round}");
                         }
                         ok(unsafe { otr_graph_destroy(graph) });
                         ok(unsafe { otr_graph_exec_destroy(exec) });
                         for block in [x, y] {
-                            ok(unsafe { otr_memory_free(block) });
+                            ok(unsafe { otr_memory_free(device, block) });
                         }
                         ok(unsafe { otr_stream_destroy(s) });
                     });
@@ -172,8 +172,8 @@ fn memory_that_another_stream_used_is_used_again_behind_it() {
             add(third, (late, x, x), 16, 1);
             follow(s, join, third);
             add(s, (z, z, late), 16, 1);
-            ok(unsafe { otr_memory_record_stream(late, s) });
-            ok(unsafe { otr_memory_free(late) });
+            ok(unsafe { otr_memory_record_stream(device, late, s) });
+            ok(unsafe { otr_memory_free(device, late) });
             for layer in 0..LAYERS {
                 // Memory of the first stream, used by the second.
                 let t = alloc(device, 64, s);
@@ -181,11 +181,11 @@ fn memory_that_another_stream_used_is_used_again_behind_it() {
                 add(s, (t, x, x), 16, layer);
                 follow(other, fork, s);
                 add(other, (y, y, t), 16, 1);
-                ok(unsafe { otr_memory_record_stream(t, other) });
+                ok(unsafe { otr_memory_record_stream(device, t, other) });
                 if waits {
                     follow(s, join, other);
                 }
-                ok(unsafe { otr_memory_free(t) });
+                ok(unsafe { otr_memory_free(device, t) });
                 // Memory of the second stream, used by the first.
                 let u = alloc(device, 64, other);
                 others.push(u);
@@ -193,9 +193,9 @@ fn memory_that_another_stream_used_is_used_again_behind_it() {
                 if waits {
                     follow(s, join, other);
                     add(s, (z, z, u), 16, 1);
-                    ok(unsafe { otr_memory_record_stream(u, s) });
+                    ok(unsafe { otr_memory_record_stream(device, u, s) });
                 }
-                ok(unsafe { otr_memory_free(u) });
+                ok(unsafe { otr_memory_free(device, u) });
             }
             follow(s, join, other);
             let graph = end(s);
@@ -225,7 +225,7 @@ fn memory_that_another_stream_used_is_used_again_behind_it() {
             ok(unsafe { otr_graph_exec_destroy(exec) });
         }
         for block in [x, y, z] {
-            ok(unsafe { otr_memory_free(block) });
+            ok(unsafe { otr_memory_free(device, block) });
         }
         assert_eq!(held(device), before);
     }

@@ -311,7 +311,7 @@ fn run(device: u32, case: &Case) {
         ok(unsafe { otr_pool_destroy(pool) });
     }
     for address in sets.into_iter().flatten() {
-        ok(unsafe { otr_memory_free(address) });
+        ok(unsafe { otr_memory_free(device, address) });
     }
     env.destroy();
     let after = (held(device), JOBS.load(Ordering::Relaxed));
@@ -375,7 +375,7 @@ fn levels_that_run_in_parallel_wait_for_each_other() {
             ok(unsafe { otr_graph_destroy(graph) });
             ok(unsafe { otr_graph_exec_destroy(exec) });
             for address in addresses {
-                ok(unsafe { otr_memory_free(address) });
+                ok(unsafe { otr_memory_free(device, address) });
             }
             env.destroy();
         }

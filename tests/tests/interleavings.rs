@@ -131,13 +131,13 @@ fn a_stream_is_destroyed_while_a_graph_is_replayed_on_it() {
         let inner = alloc(device, size, s);
         fill(s, inner, 64);
         ok(unsafe { otr_copy(s, x, inner, 64, CopyKind::DeviceToDevice.raw()) });
-        ok(unsafe { otr_memory_free(inner) });
+        ok(unsafe { otr_memory_free(device, inner) });
         let exec = instantiate(end(s), 0);
         beside_destroy(device, |stream| {
             // What the graph has free serves others, so that a replay has to bring it back.
             let block = alloc(device, size, other);
             fill(other, block, 64);
-            ok(unsafe { otr_memory_free(block) });
+            ok(unsafe { otr_memory_free(device, block) });
             ok_or_gone(unsafe { otr_graph_replay(exec, stream) });
         });
     });
@@ -249,7 +249,7 @@ fn an_observer_of_pressure_asks_about_the_graph_that_is_replayed() {
         let inner = alloc(device, size, s);
         fill(s, inner, size);
         ok(unsafe { otr_copy(s, x, inner, size, CopyKind::DeviceToDevice.raw()) });
-        ok(unsafe { otr_memory_free(inner) });
+        ok(unsafe { otr_memory_free(device, inner) });
         let exec = instantiate(end(s), 0);
         replay(exec, s);
         synchronize(s);
@@ -285,16 +285,16 @@ fn an_observer_asks_about_the_capture_whose_memory_comes_and_goes() {
         // Memory of a pool that is about to leave, when the next block is freed.
         let pool: u64 = made(|out| unsafe { otr_pool_create(device, out) });
         let leaving: u64 = made(|out| unsafe { otr_pool_alloc(pool, 24 << 20, second, out) });
-        ok(unsafe { otr_memory_record_stream(leaving, third) });
-        ok(unsafe { otr_memory_free(leaving) });
+        ok(unsafe { otr_memory_record_stream(device, leaving, third) });
+        ok(unsafe { otr_memory_free(device, leaving) });
         ok(unsafe { otr_pool_destroy(pool) });
         asks.stream.store(s, Ordering::Relaxed);
         begin(s);
         // The memory of an operator of the driver, and a block that another stream uses.
         let block = alloc(device, 1 << 20, s);
         ok(add_of(s, block, 1 << 10));
-        ok(unsafe { otr_memory_record_stream(block, second) });
-        ok(unsafe { otr_memory_free(block) });
+        ok(unsafe { otr_memory_record_stream(device, block, second) });
+        ok(unsafe { otr_memory_free(device, block) });
         ok(unsafe { otr_graph_destroy(end(s)) });
         assert!(asks.asked.load(Ordering::Relaxed) > 1, "nobody was asked");
         ok(unsafe { otr_observer_remove(observer) });
@@ -417,9 +417,9 @@ fn memory_is_freed_while_it_is_bound() {
             while Instant::now() < end {
                 let large = alloc(0, LARGE, s);
                 address.store(large, Ordering::Relaxed);
-                ok(unsafe { otr_memory_free(large) });
+                ok(unsafe { otr_memory_free(0, large) });
                 let small = alloc(0, SMALL, s);
-                ok(unsafe { otr_memory_free(small) });
+                ok(unsafe { otr_memory_free(0, small) });
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -432,7 +432,7 @@ fn pointer_info(address: u64) -> otr_pointer_info_t {
         ..unsafe { std::mem::zeroed() }
     };
     // Freed but held, it is nobody's to ask about: as large as can be.
-    if outcome(unsafe { otr_memory_pointer_info(address, &mut info) }).is_err() {
+    if outcome(unsafe { otr_memory_pointer_info(0, address, &mut info) }).is_err() {
         info.size = u64::MAX;
     }
     info
@@ -447,13 +447,13 @@ fn memory_waits_for_what_a_stream_was_given_before_a_capture() {
         let open = hold_back(s);
         fill(s, used, 4096);
         for block in [used, other] {
-            ok(unsafe { otr_memory_record_stream(block, s) });
+            ok(unsafe { otr_memory_record_stream(device, block, s) });
         }
         begin(s);
-        ok(unsafe { otr_memory_free(used) });
+        ok(unsafe { otr_memory_free(device, used) });
         let graph = end(s);
         // With this one the allocator looks what has passed.
-        ok(unsafe { otr_memory_free(other) });
+        ok(unsafe { otr_memory_free(device, other) });
         let blocks: Vec<u64> = (0..8).map(|_| alloc(device, 4096, home)).collect();
         assert!(!blocks.contains(&used), "it is in use");
         open.store(true, Ordering::Release);

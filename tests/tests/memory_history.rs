@@ -43,8 +43,8 @@ fn block(device: u32, address: u64) -> Value {
         .clone()
 }
 
-fn free(address: u64) {
-    ok(unsafe { otr_memory_free(address) });
+fn free(device: u32, address: u64) {
+    ok(unsafe { otr_memory_free(device, address) });
 }
 
 #[test]
@@ -78,14 +78,14 @@ fn a_trace_replays_to_the_same_peaks() {
             } else {
                 let address = live.swap_remove(pick % live.len());
                 if pick.is_multiple_of(7) {
-                    ok(unsafe { otr_memory_record_stream(address, streams[pick % 2]) });
+                    ok(unsafe { otr_memory_record_stream(device, address, streams[pick % 2]) });
                 }
-                free(address);
+                free(device, address);
             }
         }
-        live.drain(..).for_each(free);
+        live.drain(..).for_each(|address| free(device, address));
         ok(unsafe { otr_memory_trace_stop(device) });
-        free(alloc(device, 1, streams[0])); // not in the trace
+        free(device, alloc(device, 1, streams[0])); // not in the trace
         let recorded = stats(device);
 
         let input = std::io::BufReader::new(std::fs::File::open(&file).expect("the trace"));
@@ -105,9 +105,11 @@ fn a_trace_replays_to_the_same_peaks() {
                 Op::Alloc { id, bytes, stream } => {
                     addresses.insert(id, alloc(device, bytes, stream_of(stream)));
                 }
-                Op::Free { id } => free(addresses.remove(&id).expect("live")),
+                Op::Free { id } => free(device, addresses.remove(&id).expect("live")),
                 Op::Record { id, stream } => {
-                    ok(unsafe { otr_memory_record_stream(addresses[&id], stream_of(stream)) });
+                    ok(unsafe {
+                        otr_memory_record_stream(device, addresses[&id], stream_of(stream))
+                    });
                 }
                 Op::Mark { .. } => ok(unsafe { otr_device_synchronize(device) }),
                 Op::Label { .. } | Op::OutOfMemory { .. } => {}
@@ -123,7 +125,7 @@ fn a_trace_replays_to_the_same_peaks() {
         let (one, other) = (replayed.allocated_bytes.peak, recorded.allocated_bytes.peak);
         assert!(one.abs_diff(other) <= other / 10, "{one} and {other}");
         assert!(recorded.requested_bytes.peak > start.requested_bytes.current);
-        free(before);
+        free(device, before);
     }
     std::fs::remove_file(&file).expect("it was there");
 }
@@ -170,7 +172,7 @@ fn a_snapshot_of_all_devices_adds_up() {
             (&block["state"], block["requested_size"].as_u64()),
             (&"active_allocated".into(), Some(3 * MIB + 5))
         );
-        free(address);
+        free(device, address);
     }
     assert!(all["allocator_settings"].is_object());
 }

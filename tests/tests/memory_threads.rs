@@ -99,10 +99,10 @@ fn eight_threads_on_two_devices_take_no_more_as_time_goes_by() {
                         check(main, block);
                         if random.below(4) == 0 {
                             // Still in use elsewhere when it is freed.
-                            ok(unsafe { otr_memory_record_stream(block.0, side) });
+                            ok(unsafe { otr_memory_record_stream(devices[which], block.0, side) });
                             fill(side, (block.0, block.1, 0));
                         }
-                        ok(unsafe { otr_memory_free(block.0) });
+                        ok(unsafe { otr_memory_free(devices[which], block.0) });
                     }
                     let size = random.size();
                     let byte = 1 + random.below(255) as u8;
@@ -125,7 +125,7 @@ fn eight_threads_on_two_devices_take_no_more_as_time_goes_by() {
             for (which, blocks) in live.into_iter().enumerate() {
                 for block in blocks {
                     check(streams[which][0], block);
-                    ok(unsafe { otr_memory_free(block.0) });
+                    ok(unsafe { otr_memory_free(devices[which], block.0) });
                 }
             }
             for stream in streams.into_iter().flatten() {

@@ -86,7 +86,7 @@ fn fills(s: u64) {
     ok(unsafe { otr_graph_exec_destroy(exec) });
     ok(unsafe { otr_graph_destroy(graph) });
     for buffer in buffers {
-        ok(unsafe { otr_memory_free(buffer) });
+        ok(unsafe { otr_memory_free(0, buffer) });
     }
 }
 
@@ -117,6 +117,6 @@ fn operators(s: u64) {
     ok(unsafe { otr_graph_exec_destroy(exec) });
     ok(unsafe { otr_graph_destroy(graph) });
     for buffer in buffers {
-        ok(unsafe { otr_memory_free(buffer) });
+        ok(unsafe { otr_memory_free(0, buffer) });
     }
 }

@@ -50,11 +50,11 @@ fn a_host_may_launch_ever_new_kernels() {
     for (round, device) in DEVICES.iter().flat_map(|&one| [one, one]).enumerate() {
         let stream = stream(device);
         for &function in &all {
-            let call = otr_kernel_call_t {
+            let call = otr_host_kernel_call_t {
                 function: Some(function),
                 ..kernel()
             };
-            ok(unsafe { otr_kernel_launch(stream, &call) });
+            ok(unsafe { otr_host_kernel_launch(stream, &call) });
         }
         synchronize(stream);
         for (at, runs) in RUNS.iter().flatten().enumerate() {

@@ -23,9 +23,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&'static Runtime) -> LoadReport = Runtime::load_report;
     let _: fn(&'static Runtime) -> u32 = Runtime::device_count;
     let _: fn(&'static Runtime, u32) -> Result<&'static Device> = Runtime::device;
-    let _: fn(&'static Runtime, u64) -> Result<()> = Runtime::free;
-    let _: fn(&'static Runtime, u64, u64) -> Result<()> = Runtime::record_stream;
-    let _: fn(&'static Runtime, u64) -> Result<PointerInfo> = Runtime::pointer_info;
+    let _: fn(&'static Runtime, u64) -> Result<&'static Device> = Runtime::find;
 
     let _: fn(&Device) -> u32 = Device::index;
     let _: fn(&Device) -> &Ref<Stream> = Device::default_stream;
@@ -43,7 +41,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Device) = Device::reset_peak_memory;
     let _: fn(&Device, u64) -> Result<()> = Device::free;
     let _: fn(&Device, u64, u64) -> Result<()> = Device::record_stream;
-    let _: fn(&Device, u64) -> Option<PointerInfo> = Device::pointer_info;
+    let _: fn(&Device, u64) -> Result<PointerInfo> = Device::pointer_info;
     let _: fn(&Device, u64) -> Result<String> = Device::export_memory;
 
     let _: fn() -> u32 = face::current_device;
@@ -61,8 +59,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Stream, &Event) -> Result<()> = Stream::wait_event;
     let _: unsafe fn(&Stream, u64, u64, u64, CopyKind) -> Result<()> = Stream::copy;
     let _: unsafe fn(&Stream, u64, u64, &[u8]) -> Result<()> = Stream::fill;
-    let _: unsafe fn(&Stream, u64, u64, u64) -> Result<()> = Stream::copy_peer;
-    let _: unsafe fn(&Stream, (u32, u64), (u32, u64), u64) -> Result<()> = Stream::copy_between;
+    let _: unsafe fn(&Stream, (u32, u64), (u32, u64), u64) -> Result<()> = Stream::copy_peer;
     let _: unsafe fn(&Stream, OperatorId, &Call<'_>) -> Result<()> = Stream::call;
     let _: fn(&Stream, CaptureMode, Option<&Pool>) -> Result<()> = Stream::capture_begin;
     let _: fn(&Stream) -> Result<Ref<Graph>> = Stream::capture_end;

@@ -68,10 +68,10 @@ impl Member {
     }
 }
 
-/// Copies all numbers. Two drivers may give the same address, so the call names the devices.
+/// Copies all numbers.
 fn copy(stream: u64, to: &Member, from: &Member) -> *mut otr_status_t {
     unsafe {
-        otr_copy_peer_on(
+        otr_copy_peer(
             stream,
             to.device,
             to.address,
@@ -190,7 +190,7 @@ fn one_dies_and_the_others_go_on() {
                 assert_eq!(found, doubled, "{} after the end of {name}", member.driver);
             }
             // What is left of the dead one is given back without an error.
-            ok(unsafe { otr_memory_free_on(victim.device, victim.address) });
+            ok(unsafe { otr_memory_free(victim.device, victim.address) });
             ok(unsafe { otr_stream_destroy(victim.stream) });
         }
     });

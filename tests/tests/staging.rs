@@ -432,7 +432,7 @@ fn a_kernel_that_says_what_it_uses_runs_over_copies() {
         ranges: &ranges,
     };
     // SAFETY: the block is the kernel's, and its memory lives until the end of the test.
-    let launch = |kernel| unsafe { stream.launch(kernel) };
+    let launch = |kernel| unsafe { stream.launch_host_kernel(kernel) };
     launch(&kernel).unwrap();
     assert_eq!((from.get(), to.get()), (vec![5i32], vec![6i32]));
     stream

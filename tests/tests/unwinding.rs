@@ -158,7 +158,7 @@ fn a_panic_of_a_rust_host_is_the_failure_of_its_work_or_goes_no_further() {
     })
     .unwrap();
     let address = device.alloc(4096, stream.id()).unwrap();
-    runtime().unwrap().free(address).unwrap();
+    device.free(address).unwrap();
     fallback_begin("nothing").unwrap();
     fallback_end("nothing", 1, 1);
     remove_observer(observer).unwrap();
@@ -188,8 +188,8 @@ fn a_panic_of_a_rust_host_is_the_failure_of_its_work_or_goes_no_further() {
     let [first, second] = [4096, 8192].map(|size| device.alloc(size, stream.id()).unwrap());
     assert!(snapshot_json(None).unwrap().contains("segments"));
     device.stop_memory_history();
-    runtime().unwrap().free(first).unwrap();
-    runtime().unwrap().free(second).unwrap();
+    device.free(first).unwrap();
+    device.free(second).unwrap();
     assert!(
         contexts.0.load(Ordering::SeqCst) >= 4,
         "two captures, frames, a release"

@@ -201,7 +201,7 @@ void device_to_device(const at::Tensor& to, const at::Tensor& from) {
   const otr_stream_t target_stream = stream_of(target);
   order(source_stream, target_stream, target.device().index());
   if (target.nbytes() != 0) {
-    check(otr_copy_peer_on(
+    check(otr_copy_peer(
         source_stream, static_cast<uint32_t>(target.device().index()), written_address(target),
         static_cast<uint32_t>(source.device().index()), address_of(source.const_data_ptr()), target.nbytes()));
   }

@@ -12,7 +12,7 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 namespace outrigger {
@@ -21,9 +21,9 @@ namespace {
 thread_local bool born_on_device = false;
 thread_local c10::Device born_device(c10::DeviceType::PrivateUse1, 0);
 
-// What the CPU allocator has handed out of device memory and nobody has freed. The deleter of bare pointers
-// asks here and not the runtime, where the address of another device can be any number, also that of a host
-// pointer.
+// What the CPU allocator has handed out of device memory and nobody has freed, with what frees it on its device.
+// The deleter of bare pointers asks here and not the runtime, where the address of another device can be any
+// number, also that of a host pointer.
 class BornAddresses;
 BornAddresses& born_addresses();
 class BornAddresses {
@@ -34,19 +34,25 @@ class BornAddresses {
         [] { born_addresses().lock_.lock(); }, [] { born_addresses().lock_.unlock(); },
         [] { born_addresses().lock_.unlock(); });
   }
-  void add(void* address) {
+  void add(void* address, c10::DeleterFnPtr deleter) {
     const std::lock_guard<std::mutex> lock(lock_);
-    addresses_.insert(address);
+    deleters_.emplace(address, deleter);
   }
-  // False if it is none of them.
-  bool remove(void* address) {
+  // Its deleter, or NULL if it is none of them.
+  c10::DeleterFnPtr remove(void* address) {
     const std::lock_guard<std::mutex> lock(lock_);
-    return addresses_.erase(address) != 0;
+    const auto found = deleters_.find(address);
+    if (found == deleters_.end()) {
+      return nullptr;
+    }
+    const c10::DeleterFnPtr deleter = found->second;
+    deleters_.erase(found);
+    return deleter;
   }
 
  private:
   std::mutex lock_;
-  std::unordered_set<void*> addresses_;
+  std::unordered_map<void*, c10::DeleterFnPtr> deleters_;
 };
 
 BornAddresses& born_addresses() {
@@ -55,11 +61,11 @@ BornAddresses& born_addresses() {
   return *addresses;
 }
 
-// Frees memory that was born on a device while a CPU tensor was asked for. Told apart from
-// `free_device_memory` so that `is_born` means what it says.
+// Frees memory that was born on a device while a CPU tensor was asked for. `is_born` knows it by this deleter.
 void free_born(void* address) noexcept {
-  born_addresses().remove(address);
-  free_device_memory(address);
+  if (const c10::DeleterFnPtr deleter = born_addresses().remove(address)) {
+    deleter(address);
+  }
 }
 
 bool is_born(const c10::DataPtr& pointer) {
@@ -71,8 +77,8 @@ c10::DeleterFnPtr host_deleter = nullptr;
 
 // Frees a bare pointer of the CPU allocator, which may have been born on a device.
 void free_raw(void* pointer) noexcept {
-  if (born_addresses().remove(pointer)) {
-    free_device_memory(pointer);
+  if (const c10::DeleterFnPtr deleter = born_addresses().remove(pointer)) {
+    deleter(pointer);
   } else {
     host_deleter(pointer);
   }
@@ -90,7 +96,7 @@ class HostAllocator final : public c10::Allocator {
     c10::DataPtr memory = outrigger::allocate(born_device, bytes);
     // Another thread may have freed it while work that it queued on the same stream still uses it.
     synchronize(current_stream(born_device.index()));
-    born_addresses().add(memory.get());
+    born_addresses().add(memory.get(), memory.get_deleter());
     void* address = memory.release_context();
     return {address, address, &free_born, c10::Device(c10::DeviceType::CPU)};
   }
@@ -276,9 +282,9 @@ void HostScope::write_back(Shown& entry) {
     }
     c10::DataPtr grown = std::move(host->mutable_data_ptr());
     if (is_born(grown)) {
-      born_addresses().remove(grown.get());
+      const c10::DeleterFnPtr deleter = born_addresses().remove(grown.get());
       void* address = grown.release_context();
-      grown = c10::DataPtr(address, address, &free_device_memory, device->device());
+      grown = c10::DataPtr(address, address, deleter, device->device());
       device->set_data_ptr_noswap(std::move(grown));
       device->set_nbytes(host->nbytes());
       return;

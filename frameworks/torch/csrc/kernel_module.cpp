@@ -86,7 +86,7 @@ PyObject* kernel_launch(PyObject* arguments) {
   launch.args_size = static_cast<uint32_t>(block.size());
   launch.arguments = reinterpret_cast<const otr_argument_t*>(parts.data());
   launch.argument_count = static_cast<uint32_t>(parts.size() / sizeof(otr_argument_t));
-  call([&] { return otr_launch(stream, kernel->id, &launch); });
+  call([&] { return otr_kernel_launch(stream, kernel->id, &launch); });
   return none();
 }
 

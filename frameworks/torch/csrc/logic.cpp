@@ -228,7 +228,7 @@ void assert_async(const at::Tensor& condition, std::string_view name) {
   const uint64_t address = address_of(holds.const_data_ptr());
   const uint32_t offset = 0;
   const otr_address_range_t range{1, 0, 0};
-  auto call = otr::sized<otr_kernel_call_t>();
+  auto call = otr::sized<otr_host_kernel_call_t>();
   call.function = &assert_on_stream;
   call.args = &address;
   call.args_size = sizeof(address);
@@ -236,7 +236,7 @@ void assert_async(const at::Tensor& condition, std::string_view name) {
   call.address_offsets = &offset;
   call.address_count = 1;
   call.address_ranges = &range;
-  check(otr_kernel_launch(stream_of(holds), &call));
+  check(otr_host_kernel_launch(stream_of(holds), &call));
 }
 
 void assert_without_text(const at::Tensor& condition) {

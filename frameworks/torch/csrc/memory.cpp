@@ -41,7 +41,7 @@ void tell_profiler(c10::Device device, void* address, int64_t sign) noexcept {
   const auto index = static_cast<uint32_t>(device.index());
   auto block = otr::sized<otr_pointer_info_t>();
   auto stats = otr::sized<otr_memory_stats_t>();
-  otr_status_t* failed = otr_memory_pointer_info_on(index, address_of(address), &block);
+  otr_status_t* failed = otr_memory_pointer_info(index, address_of(address), &block);
   if (failed == nullptr) {
     failed = otr_memory_stats(index, &stats);
   }
@@ -62,7 +62,7 @@ void free_on(void* address) noexcept {
   if (C10_UNLIKELY(c10::memoryProfilingEnabled()) && address != nullptr) {
     tell_profiler({Type, static_cast<c10::DeviceIndex>(Device)}, address, -1);
   }
-  warn_if_failed(otr_memory_free_on(Device, address_of(address)), "freeing device memory");
+  warn_if_failed(otr_memory_free(Device, address_of(address)), "freeing device memory");
 }
 
 template <c10::DeviceType Type, size_t... Devices>
@@ -79,6 +79,19 @@ c10::DeleterFnPtr deleter_of(c10::Device device) {
   const auto index = static_cast<size_t>(device.index());
   return device.type() == c10::DeviceType::MTIA ? kDeleters<c10::DeviceType::MTIA>[index]
                                                 : kDeleters<c10::DeviceType::PrivateUse1>[index];
+}
+
+/// Frees memory of whichever device has the address: torch hands bare pointers back without their device.
+void free_raw(void* pointer) noexcept {
+  if (pointer == nullptr) {
+    return;
+  }
+  uint32_t device = 0;
+  otr_status_t* failed = otr_memory_find(address_of(pointer), &device);
+  if (failed == nullptr) {
+    failed = otr_memory_free(device, address_of(pointer));
+  }
+  warn_if_failed(failed, "freeing device memory");
 }
 
 void free_pinned_memory(void* pointer) noexcept {
@@ -127,10 +140,6 @@ c10::DataPtr allocate(c10::Device device, size_t bytes) {
   return {pointer, pointer, deleter_of(device), device};
 }
 
-void free_device_memory(void* address) noexcept {
-  warn_if_failed(otr_memory_free(address_of(address)), "freeing device memory");
-}
-
 c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device) {
   check_device(device);
   auto from = otr::sized<otr_memory_stats_t>();
@@ -158,12 +167,16 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device) {
 void record_stream(const c10::DataPtr& pointer, otr_stream_t stream) {
   if (pointer) {
     const auto device = static_cast<uint32_t>(pointer.device().index());
-    check(otr_memory_record_stream_on(device, address_of(pointer.get()), stream));
+    check(otr_memory_record_stream(device, address_of(pointer.get()), stream));
   }
 }
 
 c10::DataPtr DeviceAllocator::allocate(size_t bytes) {
   return outrigger::allocate(c10::Device(type_, current_device()), bytes);
+}
+
+c10::DeleterFnPtr DeviceAllocator::raw_deleter() const {
+  return &free_raw;
 }
 
 void DeviceAllocator::copy_data(void* destination, const void* source, size_t bytes) const {

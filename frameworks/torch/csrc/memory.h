@@ -14,9 +14,6 @@ namespace outrigger {
 /// Allocates on a device, in the order of its current stream. The result frees itself.
 c10::DataPtr allocate(c10::Device device, size_t bytes);
 
-/// Frees memory of whichever device has the address.
-void free_device_memory(void* address) noexcept;
-
 /// Torch's statistics of a device, from those of the runtime.
 c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device);
 
@@ -29,9 +26,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   explicit DeviceAllocator(c10::DeviceType type) : type_(type) {}
 
   c10::DataPtr allocate(size_t bytes) override;
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &free_device_memory;
-  }
+  c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* destination, const void* source, size_t bytes) const override;
   bool initialized() override {
     return device_count() > 0;

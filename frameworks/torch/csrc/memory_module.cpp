@@ -9,7 +9,11 @@
 #include "python.h"
 #include "stacks.h"
 
+#include <torch/csrc/utils/object_ptr.h>
+
 #include <mutex>
+#include <string>
+#include <utility>
 
 namespace outrigger {
 namespace {
@@ -38,11 +42,63 @@ uint32_t only_device(PyObject* arguments) {
 
 // ---- figures and limits ---------------------------------------------------------------------------
 
-PyObject* stats_json(PyObject* arguments) {
+/// Sets a number in a dictionary.
+void set(PyObject* dictionary, const std::string& name, uint64_t number) {
+  THPObjectPtr value(PyLong_FromUnsignedLongLong(number));
+  if (!value || PyDict_SetItemString(dictionary, name.c_str(), value.get()) != 0) {
+    throw PythonError();
+  }
+}
+
+void set(PyObject* dictionary, const std::string& name, const otr_stat_t& stat) {
+  set(dictionary, name + ".current", stat.current);
+  set(dictionary, name + ".peak", stat.peak);
+  set(dictionary, name + ".allocated", stat.allocated);
+  set(dictionary, name + ".freed", stat.freed);
+}
+
+/// What all blocks have, and the blocks of a size class: `blocks` is torch's name for these.
+template <class Stats>
+void set_blocks(PyObject* dictionary, const std::string& blocks, const Stats& stats) {
+  set(dictionary, "allocation." + blocks, stats.allocations);
+  set(dictionary, "segment." + blocks, stats.segments);
+  set(dictionary, "active." + blocks, stats.active);
+  set(dictionary, "inactive_split." + blocks, stats.inactive_split);
+  set(dictionary, "allocated_bytes." + blocks, stats.allocated_bytes);
+  set(dictionary, "reserved_bytes." + blocks, stats.reserved_bytes);
+  set(dictionary, "active_bytes." + blocks, stats.active_bytes);
+  set(dictionary, "inactive_split_bytes." + blocks, stats.inactive_split_bytes);
+  set(dictionary, "requested_bytes." + blocks, stats.requested_bytes);
+}
+
+PyObject* memory_stats(PyObject* arguments) {
   const uint32_t device = only_device(arguments);
-  return string_from([device](char** text) {
-    return device == OTR_HOST_MEMORY ? otr_host_stats_json(text) : otr_memory_stats_json(device, text);
-  });
+  auto stats = otr::sized<otr_memory_stats_t>();
+  call([&] { return device == OTR_HOST_MEMORY ? otr_host_stats(&stats) : otr_memory_stats(device, &stats); });
+  THPObjectPtr dictionary(PyDict_New());
+  if (!dictionary) {
+    throw PythonError();
+  }
+  set_blocks(dictionary.get(), "all", stats);
+  set_blocks(dictionary.get(), "small_pool", stats.small);
+  set_blocks(dictionary.get(), "large_pool", stats.large);
+  const std::pair<const char*, uint64_t> counts[] = {
+      {"num_device_alloc", stats.device_allocs},
+      {"num_device_free", stats.device_frees},
+      {"num_alloc_retries", stats.alloc_retries},
+      {"num_ooms", stats.ooms},
+      {"num_sync_all_streams", stats.sync_all_streams},
+      {"num_maps", stats.maps},
+      {"num_unmaps", stats.unmaps},
+      {"num_views", stats.views},
+      {"num_view_reuses", stats.view_reuses},
+      {"num_stream_waits", stats.stream_waits},
+      {"num_host_waits", stats.host_waits},
+  };
+  for (const auto& [name, number] : counts) {
+    set(dictionary.get(), name, number);
+  }
+  return dictionary.release();
 }
 
 PyObject* reset_host_peak(PyObject*) {
@@ -108,15 +164,19 @@ PyObject* holders(PyObject* arguments) {
 PyObject* pointer_info(PyObject* arguments) {
   Number address = 0;
   parse(arguments, "K", &address);
+  uint32_t device = 0;
   auto info = otr::sized<otr_pointer_info_t>();
-  otr_status_t* status = otr_memory_pointer_info(address, &info);
+  otr_status_t* status = otr_memory_find(address, &device);
+  if (status == nullptr) {
+    status = otr_memory_pointer_info(device, address, &info);
+  }
   if (otr_status_code(status) == OTR_ERR_NOT_FOUND) {
     otr_status_free(status);
     return none();
   }
   check(status);
   return Py_BuildValue(
-      "{s:I,s:K,s:K,s:K,s:K,s:K,s:z}", "device", info.device, "base", static_cast<Number>(info.base), "size",
+      "{s:I,s:K,s:K,s:K,s:K,s:K,s:z}", "device", device, "base", static_cast<Number>(info.base), "size",
       static_cast<Number>(info.size), "requested", static_cast<Number>(info.requested), "stream",
       static_cast<Number>(info.stream), "pool", static_cast<Number>(info.pool_number), "label", info.label);
 }
@@ -138,7 +198,15 @@ PyObject* allocate_raw(PyObject* arguments) {
 PyObject* free_raw(PyObject* arguments) {
   Number address = 0;
   parse(arguments, "K", &address);
-  call([address] { return otr_memory_free(address); });
+  if (address == 0) {
+    return none();
+  }
+  call([address] {
+    // torch's function has no device: the number has to suffice.
+    uint32_t device = 0;
+    otr_status_t* status = otr_memory_find(address, &device);
+    return status != nullptr ? status : otr_memory_free(device, address);
+  });
   return none();
 }
 
@@ -349,7 +417,7 @@ PyObject* attach_observer(PyObject* observer) {
 }
 
 PyMethodDef methods[] = {
-    {"memory_stats", bound<stats_json>, METH_VARARGS, "Statistics of a device, or of pinned memory (-1), as JSON."},
+    {"memory_stats", bound<memory_stats>, METH_VARARGS, "Statistics of a device, or of pinned memory (-1), by name."},
     {"host_reset_peak", bound<reset_host_peak>, METH_NOARGS, "Starts the peaks of pinned memory anew."},
     {"host_reset_accumulated", bound<reset_host_accumulated>, METH_NOARGS, "Starts its counts anew."},
     {"memory_set_limit", bound<set_limit>, METH_VARARGS, "Limits what the cache takes: (device or -1, bytes)."},

@@ -112,9 +112,9 @@ struct Hooks : Base {
     return is_pinned(data);
   }
   at::Device getDeviceFromPtr(void* data) const override {
-    auto info = otr::sized<otr_pointer_info_t>();
-    check(otr_memory_pointer_info(address_of(data), &info));
-    return {T, static_cast<c10::DeviceIndex>(info.device)};
+    uint32_t device = 0;
+    check(otr_memory_find(address_of(data), &device));
+    return {T, static_cast<c10::DeviceIndex>(device)};
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     return default_generator(T, index);

@@ -169,7 +169,7 @@ void CompiledKernel::launch(const uint64_t* values, Trial* trial) const {
     const int64_t work = std::max<int64_t>(1, chunk * deep);
     const Head head{groups, all, std::max<int64_t>(1, kGrain / work), addresses_};
     std::memcpy(words.data(), &head, sizeof head);
-    auto call = otr::sized<otr_kernel_call_t>();
+    auto call = otr::sized<otr_host_kernel_call_t>();
     call.function = &run_groups;
     if (C10_UNLIKELY(trial != nullptr)) {
       call.function = &try_groups;
@@ -181,7 +181,7 @@ void CompiledKernel::launch(const uint64_t* values, Trial* trial) const {
     call.label = label;
     call.address_offsets = offsets_.data();
     call.address_count = addresses_;
-    check(otr_kernel_launch(stream, &call));
+    check(otr_host_kernel_launch(stream, &call));
     return;
   }
   auto call = otr::sized<otr_launch_t>();
@@ -194,12 +194,12 @@ void CompiledKernel::launch(const uint64_t* values, Trial* trial) const {
   call.argument_count = static_cast<uint32_t>(arguments_.size());
   call.cost_ns = cost;
   call.label = label;
-  check(otr_launch(stream, kernel, &call));
+  check(otr_kernel_launch(stream, kernel, &call));
   if (has_checks_) {
     const uint64_t block = address_of(found.get());
     const uint32_t offset = 0;
     const otr_address_range_t range{sizeof(otr_code_t), 0, 0};
-    auto look = otr::sized<otr_kernel_call_t>();
+    auto look = otr::sized<otr_host_kernel_call_t>();
     look.function = &tell_failure;
     look.args = &block;
     look.args_size = sizeof block;
@@ -207,7 +207,7 @@ void CompiledKernel::launch(const uint64_t* values, Trial* trial) const {
     look.address_offsets = &offset;
     look.address_count = 1;
     look.address_ranges = &range;
-    check(otr_kernel_launch(stream, &look));
+    check(otr_host_kernel_launch(stream, &look));
   }
 }
 

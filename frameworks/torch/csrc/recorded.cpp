@@ -370,7 +370,7 @@ class Recording {
     for (size_t i = 1; i < arguments.size(); ++i) {
       offsets.push_back(static_cast<uint32_t>(i * sizeof(uint64_t)));
     }
-    auto node = otr::sized<otr_kernel_call_t>();
+    auto node = otr::sized<otr_host_kernel_call_t>();
     node.function = &run_node;
     node.args = arguments.data();
     node.args_size = static_cast<uint32_t>(arguments.size() * sizeof(uint64_t));
@@ -379,7 +379,7 @@ class Recording {
     node.address_count = static_cast<uint32_t>(offsets.size());
     node.address_ranges = ranges_.data();
     keep_in_capture(stream_, std::move(call));
-    check(otr_kernel_launch(stream_, &node));
+    check(otr_host_kernel_launch(stream_, &node));
   }
 
   const c10::OperatorHandle& op_;

@@ -156,8 +156,8 @@ PyObject* export_memory(PyObject* object) {
   auto info = otr::sized<otr_pointer_info_t>();
   char* text = nullptr;
   call([&] {
-    otr_status_t* status = otr_memory_pointer_info_on(device, address, &info);
-    return status != nullptr ? status : otr_memory_export_on(device, address, &text);
+    otr_status_t* status = otr_memory_pointer_info(device, address, &info);
+    return status != nullptr ? status : otr_memory_export(device, address, &text);
   });
   const std::string result = otr::take(text);
   return Py_BuildValue("(sK)", result.c_str(), static_cast<unsigned long long>(address - info.base));

@@ -72,7 +72,7 @@ def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
     if not is_initialized():
         return collections.OrderedDict()
     stats = dict(torch.accelerator.memory_stats(device_index(device)))
-    stats.update(json.loads(_C.memory_stats(device_index(device))))
+    stats.update(_C.memory_stats(device_index(device)))
     return collections.OrderedDict(sorted(stats.items()))
 
 
@@ -130,7 +130,7 @@ def host_memory_stats() -> dict[str, Any]:
     """
     if not is_initialized():
         return collections.OrderedDict()
-    stats = json.loads(_C.memory_stats(_HOST))
+    stats = _C.memory_stats(_HOST)
     names = {
         "allocations": "segment",
         "allocated_bytes": "reserved_bytes",

@@ -125,7 +125,7 @@ fn destroy(input: &mut Input<'_>, world: &mut World) {
 
 fn memory(input: &mut Input<'_>, world: &mut World) {
     let (device, stream, size) = (input.device(), input.handle(world), input.size());
-    match input.byte() % 8 {
+    match input.byte() % 9 {
         0..=2 => {
             let address = made(|out| unsafe { otr_memory_alloc(device, size, stream, out) });
             if let Some(address) = address.filter(|address| *address != 0) {
@@ -134,19 +134,23 @@ fn memory(input: &mut Input<'_>, world: &mut World) {
                     !twice || world.captures,
                     "memory in use is handed out again"
                 );
-                world.blocks.push(Block { address });
+                world.blocks.push(Block { device, address });
             }
         }
         3 | 4 => world.free(input.byte()),
         5 => {
             let address = input.address(world);
-            done(unsafe { otr_memory_record_stream(address, stream) });
+            done(unsafe { otr_memory_record_stream(device, address, stream) });
         }
         6 => {
             done(unsafe { otr_memory_trim(device, size, null_mut()) });
         }
+        7 => {
+            let (address, mut found) = (input.address(world), 0);
+            ignore(unsafe { otr_memory_find(address, &mut found) });
+        }
         // The number is no allocation, whatever it is: those are freed by the world, which knows them.
-        _ => assert!(!done(unsafe { otr_memory_free(input.number() | 1) })),
+        _ => assert!(!done(unsafe { otr_memory_free(device, input.number() | 1) })),
     }
 }
 
@@ -289,7 +293,7 @@ fn ask(input: &mut Input<'_>, world: &mut World) {
         1 => ignore(unsafe { otr_graph_info(handle, info.cast()) }),
         2 => ignore(unsafe { otr_graph_exec_info(handle, info.cast()) }),
         3 => ignore(unsafe { otr_pool_info(handle, info.cast()) }),
-        4 => ignore(unsafe { otr_memory_pointer_info(address, info.cast()) }),
+        4 => ignore(unsafe { otr_memory_pointer_info(input.device(), address, info.cast()) }),
         5 => ignore(unsafe { otr_memory_stats(input.device(), info.cast()) }),
         6 => told(|out| unsafe { otr_graph_dump(handle, u32::from(input.byte() % 5), out) }),
         7 => told(|out| unsafe { otr_pool_snapshot(handle, out) }),
@@ -363,7 +367,7 @@ fn operator(input: &mut Input<'_>, world: &mut World) {
     // Memory of a capture goes with it.
     let mut block_info: otr_pointer_info_t = unsafe { std::mem::zeroed() };
     block_info.struct_size = size_of::<otr_pointer_info_t>();
-    if !done(unsafe { otr_memory_pointer_info(block.address, &mut block_info) }) {
+    if !done(unsafe { otr_memory_pointer_info(block.device, block.address, &mut block_info) }) {
         return;
     }
     let (size, stream) = (

@@ -35,6 +35,7 @@ pub(crate) fn host_buffer() -> u64 {
 
 /// Device memory that is in use.
 pub(crate) struct Block {
+    pub(crate) device: u32,
     pub(crate) address: u64,
 }
 
@@ -108,7 +109,7 @@ impl World {
         }
         let index = usize::from(which) % self.blocks.len();
         let block = self.blocks.swap_remove(index);
-        let freed = outcome(unsafe { otr_memory_free(block.address) }, None);
+        let freed = outcome(unsafe { otr_memory_free(block.device, block.address) }, None);
         assert!(
             freed.is_some() || self.captures,
             "memory in use cannot be freed"

@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use outrigger_allocator::Backing;
 use outrigger_device::{Code, IpcHandle, Physical};
 
+use crate::memory::PointerInfo;
 use crate::memory::imports::{Import, Mapped};
-use crate::memory::{PointerInfo, nowhere};
 use crate::{Device, Error, Result, timelines};
 
 /// The first word of a text: its kind and its version.
@@ -119,11 +119,11 @@ impl Device {
     /// `NOT_FOUND` if the address is in no live allocation; `UNSUPPORTED` if the driver shares no memory, and for memory that
     /// was imported.
     pub fn export_memory(&self, address: u64) -> Result<String> {
-        let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
         let (block, backing) = self
             .allocator()
             .backing(address)
             .ok_or_else(|| self.not_exported(address))?;
+        let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
         let (start, handles) = match backing {
             Backing::Segment { address } => (address, Err(ipc.memory_export(address)?)),
             Backing::Pieces { address, pieces } => {
@@ -285,7 +285,7 @@ impl Device {
     #[cold]
     fn not_exported(&self, address: u64) -> Error {
         if self.imports().around(address).is_none() {
-            return nowhere(address);
+            return self.nowhere(address);
         }
         Error::new(
             Code::UNSUPPORTED,
@@ -315,7 +315,6 @@ impl Device {
             size,
             requested: size,
             stream: self.default_stream().id(),
-            device: self.index(),
             pool: 0,
             pool_number: 0,
             label: None,

@@ -530,7 +530,7 @@ class Buffer {
   }
   /// Says that work of another stream uses it, too.
   Outcome<> record_stream(StreamRef stream) const {
-    return detail::done(otr_memory_record_stream_on(device_.index(), address_, stream.id()));
+    return detail::done(otr_memory_record_stream(device_.index(), address_, stream.id()));
   }
   /// Copies to its start, in stream order, and waits.
   Outcome<> upload(const void* from, std::uint64_t bytes, StreamRef stream) const {
@@ -542,7 +542,7 @@ class Buffer {
     const auto target = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(to));
     return waited(otr_copy(stream.id(), target, address(), bytes, OTR_COPY_DEVICE_TO_HOST), stream);
   }
-  /// Gives the memory up without freeing it: it is the caller's for otr_memory_free_on.
+  /// Gives the memory up without freeing it: it is the caller's for otr_memory_free, with device().
   [[nodiscard]] otr_address_t release() noexcept { return std::exchange(address_, 0); }
 
  private:
@@ -550,7 +550,7 @@ class Buffer {
       : device_(device), address_(address), bytes_(bytes) {}
 
   void reset() noexcept {
-    if (address_ != 0) detail::ignore(otr_memory_free_on(device_.index(), release()));
+    if (address_ != 0) detail::ignore(otr_memory_free(device_.index(), release()));
   }
 
   static Outcome<> waited(otr_status_t* submitted, StreamRef stream) {

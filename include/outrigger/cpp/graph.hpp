@@ -97,7 +97,7 @@ class Graph {
   Outcome<Node> add(Nodes after, const Kernel& kernel, const Grid& grid, const Arguments& arguments) const {
     const otr_launch_t launch = arguments.raw(grid);
     return detail::number<Node>([&](Node* node) {
-      return otr_graph_add_launch(id(), after.begin(), count(after), kernel.id(), &launch, node);
+      return otr_graph_add_kernel(id(), after.begin(), count(after), kernel.id(), &launch, node);
     });
   }
   /// Adds a copy between device addresses.

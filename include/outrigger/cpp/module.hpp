@@ -96,7 +96,7 @@ class Kernel {
   /// Launches it in stream order, and returns at once.
   Outcome<> launch(StreamRef stream, const Grid& grid, const Arguments& arguments) const {
     const otr_launch_t launch = arguments.raw(grid);
-    return detail::done(otr_launch(stream.id(), id(), &launch));
+    return detail::done(otr_kernel_launch(stream.id(), id(), &launch));
   }
 
  private:

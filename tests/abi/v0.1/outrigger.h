@@ -208,7 +208,7 @@ typedef uint64_t otr_stream_t;
 
 // A host kernel to launch.
 typedef struct {
-  // sizeof(otr_kernel_call_t)
+  // sizeof(otr_host_kernel_call_t)
   size_t struct_size;
   // NULL
   const void *next;
@@ -229,7 +229,7 @@ typedef struct {
   uint32_t address_count;
   // 0
   uint32_t reserved;
-} otr_kernel_call_t;
+} otr_host_kernel_call_t;
 
 // A host function of a stream or graph. `bias`: add it to an address of this device to reach its
 // bytes. `upstream`: the failure of the work before it, else OTR_OK; then it only cleans up. It must
@@ -390,10 +390,6 @@ typedef struct {
   uint64_t size;
   // The stream that it was allocated on.
   otr_stream_t stream;
-  // The device.
-  uint32_t device;
-  // 0
-  uint32_t reserved;
   // Bytes that were asked for.
   uint64_t requested;
   // The pool that it is of; 0 for the memory that all share, and for a pool whose handle was given up.
@@ -605,7 +601,7 @@ typedef struct {
   uint32_t api_major;
   // OTR_HOST_API_MINOR of the library
   uint32_t api_minor;
-  otr_status_t *(*kernel_launch)(otr_stream_t stream, const otr_kernel_call_t *call);
+  otr_status_t *(*host_kernel_launch)(otr_stream_t stream, const otr_host_kernel_call_t *call);
   otr_status_t *(*host_node)(otr_stream_t stream, const otr_host_node_t *node);
   otr_status_t *(*capture_begin)(otr_stream_t stream, uint32_t mode, otr_pool_t pool);
   otr_status_t *(*capture_end)(otr_stream_t stream, otr_graph_t *graph);
@@ -624,7 +620,12 @@ typedef struct {
                         uint64_t src,
                         uint64_t size,
                         uint32_t kind);
-  otr_status_t *(*copy_peer)(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
+  otr_status_t *(*copy_peer)(otr_stream_t stream,
+                             uint32_t dst_device,
+                             uint64_t dst,
+                             uint32_t src_device,
+                             uint64_t src,
+                             uint64_t size);
   otr_status_t *(*fill)(otr_stream_t stream,
                         uint64_t dst,
                         uint64_t size,
@@ -669,11 +670,11 @@ typedef struct {
                                      const char *name,
                                      otr_node_t node,
                                      uint32_t scalar_index);
-  otr_status_t *(*graph_add_kernel)(otr_graph_t graph,
-                                    const otr_node_t *deps,
-                                    uint32_t dep_count,
-                                    const otr_kernel_call_t *call,
-                                    otr_node_t *node);
+  otr_status_t *(*graph_add_host_kernel)(otr_graph_t graph,
+                                         const otr_node_t *deps,
+                                         uint32_t dep_count,
+                                         const otr_host_kernel_call_t *call,
+                                         otr_node_t *node);
   otr_status_t *(*graph_add_operator)(otr_graph_t graph,
                                       const otr_node_t *deps,
                                       uint32_t dep_count,
@@ -754,10 +755,12 @@ typedef struct {
                                 uint64_t size,
                                 otr_stream_t stream,
                                 uint64_t *address);
-  otr_status_t *(*memory_free)(uint64_t address);
-  otr_status_t *(*memory_record_stream)(uint64_t address, otr_stream_t stream);
-  otr_status_t *(*memory_pointer_info)(uint64_t address, otr_pointer_info_t *info);
-  otr_status_t *(*memory_export)(uint64_t address, char **exported);
+  otr_status_t *(*memory_free)(uint32_t device, uint64_t address);
+  otr_status_t *(*memory_record_stream)(uint32_t device, uint64_t address, otr_stream_t stream);
+  otr_status_t *(*memory_pointer_info)(uint32_t device,
+                                       uint64_t address,
+                                       otr_pointer_info_t *info);
+  otr_status_t *(*memory_export)(uint32_t device, uint64_t address, char **exported);
   otr_status_t *(*memory_import)(uint32_t device,
                                  const char *exported,
                                  uint64_t *address,
@@ -769,7 +772,6 @@ typedef struct {
   otr_status_t *(*memory_stats)(uint32_t device, otr_memory_stats_t *stats);
   otr_status_t *(*memory_reset_peak)(uint32_t device);
   otr_status_t *(*memory_reset_accumulated)(uint32_t device);
-  otr_status_t *(*memory_stats_json)(uint32_t device, char **json);
   otr_status_t *(*memory_set_limit)(uint32_t device, uint64_t bytes);
   otr_status_t *(*memory_limit)(uint32_t device, uint64_t *bytes);
   otr_status_t *(*memory_set_fraction)(uint32_t device, double fraction);
@@ -797,7 +799,6 @@ typedef struct {
   otr_status_t *(*host_is_pinned)(const void *pointer, uint32_t *yes);
   otr_status_t *(*host_empty_cache)(void);
   otr_status_t *(*host_stats)(otr_memory_stats_t *stats);
-  otr_status_t *(*host_stats_json)(char **json);
   otr_status_t *(*host_reset_peak)(void);
   otr_status_t *(*host_reset_accumulated)(void);
   otr_status_t *(*host_set_limit)(uint64_t bytes);
@@ -847,7 +848,7 @@ extern "C" {
 
 // Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the device
 // runs none and its memory is not visible to the host.
-otr_status_t *otr_kernel_launch(otr_stream_t stream, const otr_kernel_call_t *call);
+otr_status_t *otr_host_kernel_launch(otr_stream_t stream, const otr_host_kernel_call_t *call);
 
 // Calls a host function in stream order: once; where the stream captures, at every replay.
 otr_status_t *otr_host_node(otr_stream_t stream, const otr_host_node_t *node);
@@ -897,7 +898,12 @@ otr_status_t *otr_copy(otr_stream_t stream,
 // Copies `size` bytes between live allocations of two devices, of any drivers. The stream is of
 // one of the two, and the copy is in its order; where the drivers offer no better way, the call
 // waits and copies through the host.
-otr_status_t *otr_copy_peer(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
+otr_status_t *otr_copy_peer(otr_stream_t stream,
+                            uint32_t dst_device,
+                            uint64_t dst,
+                            uint32_t src_device,
+                            uint64_t src,
+                            uint64_t size);
 
 // Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
 // pattern is copied during the call. The size is a multiple of the pattern's.
@@ -1027,11 +1033,11 @@ otr_status_t *otr_graph_name_scalar(otr_graph_t graph,
                                     uint32_t scalar_index);
 
 // Adds a host kernel.
-otr_status_t *otr_graph_add_kernel(otr_graph_t graph,
-                                   const otr_node_t *deps,
-                                   uint32_t dep_count,
-                                   const otr_kernel_call_t *call,
-                                   otr_node_t *node);
+otr_status_t *otr_graph_add_host_kernel(otr_graph_t graph,
+                                        const otr_node_t *deps,
+                                        uint32_t dep_count,
+                                        const otr_host_kernel_call_t *call,
+                                        otr_node_t *node);
 
 // Adds an operator. OTR_ERR_UNSUPPORTED: there is no kernel for these arguments.
 otr_status_t *otr_graph_add_operator(otr_graph_t graph,
@@ -1208,20 +1214,22 @@ otr_status_t *otr_memory_alloc(uint32_t device,
                                otr_stream_t stream,
                                uint64_t *address);
 
-// Frees an allocation of any device, at any time: it is reused in stream order. 0 is ignored.
-otr_status_t *otr_memory_free(uint64_t address);
+// Frees an allocation of a device, at any time: it is reused in stream order. 0 is ignored.
+otr_status_t *otr_memory_free(uint32_t device, uint64_t address);
 
 // Says that work of another stream uses an allocation: after it is freed it is reused only when
 // what that stream had been given by then has finished.
-otr_status_t *otr_memory_record_stream(uint64_t address, otr_stream_t stream);
+otr_status_t *otr_memory_record_stream(uint32_t device, uint64_t address, otr_stream_t stream);
 
-// What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
-otr_status_t *otr_memory_pointer_info(uint64_t address, otr_pointer_info_t *info);
+// What is known of any address within an allocation of a device. OTR_ERR_NOT_FOUND: it is in none.
+otr_status_t *otr_memory_pointer_info(uint32_t device,
+                                      uint64_t address,
+                                      otr_pointer_info_t *info);
 
 // The allocation around an address as a text that other processes of the same user turn into memory
 // of theirs, which reaches all of its bytes. It must be kept until all of them have closed it. Free
 // the text with otr_string_free. OTR_ERR_UNSUPPORTED if the driver shares no memory.
-otr_status_t *otr_memory_export(uint64_t address, char **exported);
+otr_status_t *otr_memory_export(uint32_t device, uint64_t address, char **exported);
 
 // Makes an allocation that another process has exported memory of a device, and gives its address
 // and its bytes. The work of the two processes is ordered by them. It can be used as any memory,
@@ -1256,11 +1264,6 @@ otr_status_t *otr_memory_reset_peak(uint32_t device);
 
 // Starts all accumulated counts anew from 0.
 otr_status_t *otr_memory_reset_accumulated(uint32_t device);
-
-// Statistics of a device's memory as JSON: one flat object under the names of PyTorch's memory_stats,
-// such as "allocated_bytes.all.current". Free it with otr_string_free.
-otr_status_t *otr_memory_stats_json(uint32_t device,
-                                    char **json);
 
 // Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. What is held
 // already stays: below the limit, memory is given back as it becomes idle and more is needed.
@@ -1345,10 +1348,6 @@ otr_status_t *otr_host_empty_cache(void);
 
 // Statistics of pinned memory.
 otr_status_t *otr_host_stats(otr_memory_stats_t *stats);
-
-// Statistics of pinned memory as JSON, as otr_memory_stats_json writes them. Free it with
-// otr_string_free.
-otr_status_t *otr_host_stats_json(char **json);
 
 // Starts all peaks of pinned memory anew from the current values.
 otr_status_t *otr_host_reset_peak(void);

@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 
 use fastrand::Rng;
 
-use crate::actions::memory::used_by;
 use crate::actions::{ACTIONS, Action};
 use crate::library::{call, made};
 use crate::world::{Block, BlockHeld, Pool, Stream, World};
@@ -71,7 +70,7 @@ impl Actor {
             let _ = call!(pool_end_use(pool.id));
         }
         for kept in std::mem::take(&mut self.kept) {
-            kept.give_back(self);
+            kept.give_back();
         }
         for event in self.joints.iter_mut().filter_map(Option::take) {
             let _ = call!(event_destroy(event));
@@ -206,7 +205,11 @@ impl Actor {
         if joined.is_err() {
             block.spoil();
             // The call says so where it can; the block is freed when all work has ended.
-            let _ = used_by(&mut self.rng, block.home.device, block.address, stream.id);
+            let _ = call!(memory_record_stream(
+                block.home.device,
+                block.address,
+                stream.id
+            ));
         }
         done.then_some(())
     }

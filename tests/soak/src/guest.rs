@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fastrand::Rng;
 use outrigger_device::Code;
-use outrigger_ffi::{otr_host_node_t, otr_kernel_call_t};
+use outrigger_ffi::{otr_host_kernel_call_t, otr_host_node_t};
 
 use crate::library::{Outcome, problem};
 use crate::world::World;
@@ -158,14 +158,14 @@ pub(crate) fn kernel<R>(
     rng: &mut Rng,
     address: u64,
     words: u64,
-    take: impl FnOnce(&otr_kernel_call_t) -> R,
+    take: impl FnOnce(&otr_host_kernel_call_t) -> R,
 ) -> R {
     const ADDRESS: [u32; 1] = [0];
     let block = Adds { address, words };
     // Without memory the block has no addresses.
     let addresses = u32::from(words > 0);
-    take(&otr_kernel_call_t {
-        struct_size: size_of::<otr_kernel_call_t>(),
+    take(&otr_host_kernel_call_t {
+        struct_size: size_of::<otr_host_kernel_call_t>(),
         next: null(),
         function: Some(adds),
         args: (&raw const block).cast(),

@@ -43,7 +43,7 @@ pub(crate) static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let names: Vec<_> = names
         .map(|rest| rest.split(')').next().unwrap_or(rest))
         .collect();
-    let functions = size_of::<otr_host_api_t>() - offset_of!(otr_host_api_t, kernel_launch);
+    let functions = size_of::<otr_host_api_t>() - offset_of!(otr_host_api_t, host_kernel_launch);
     assert_eq!(
         names.len(),
         functions / size_of::<usize>(),
@@ -62,7 +62,7 @@ macro_rules! entry {
     ($entry:ident) => {
         const {
             (std::mem::offset_of!(outrigger_ffi::otr_host_api_t, $entry)
-                - std::mem::offset_of!(outrigger_ffi::otr_host_api_t, kernel_launch))
+                - std::mem::offset_of!(outrigger_ffi::otr_host_api_t, host_kernel_launch))
                 / size_of::<usize>()
         }
     };

@@ -41,13 +41,13 @@ const NEVER_FAIL: [(&str, &str); 20] = [
 const NEVER_SUCCEED: [&str; 9] = [
     "graph_name_argument",
     "graph_bind_argument",
-    "graph_add_launch",
+    "graph_add_kernel",
     "module_load",
     "module_query",
     "module_destroy",
     "kernel_get",
     "kernel_destroy",
-    "launch",
+    "kernel_launch",
 ];
 
 /// Calls by entry and code.

@@ -189,7 +189,7 @@ fn finish(world: &World) {
         let _ = call!(memory_close(import.device, import.address));
     }
     for block in world.blocks.take_all() {
-        if let Err(code) = call!(memory_free(block.address)) {
+        if let Err(code) = call!(memory_free(block.home.device, block.address)) {
             problem(&format!("memory_free: at the end of a round: {code}"));
         }
     }
@@ -302,7 +302,8 @@ pub(crate) fn export() -> anyhow::Result<()> {
     let filled = call!(fill(stream, address, sharing::BYTES, pattern, 1));
     let filled = filled.and_then(|()| call!(stream_synchronize(stream)));
     filled.ok().context("the memory cannot be filled")?;
-    let exported = text(|out| call!(memory_export(address, out))).context("nothing is shared")?;
+    let exported =
+        text(|out| call!(memory_export(0, address, out))).context("nothing is shared")?;
     writeln!(std::io::stdout(), "{exported}")?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;

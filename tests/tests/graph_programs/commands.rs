@@ -24,11 +24,11 @@ pub(crate) enum To<'a> {
 }
 
 impl To<'_> {
-    fn kernel(self, call: &otr_kernel_call_t) -> u32 {
+    fn kernel(self, call: &otr_host_kernel_call_t) -> u32 {
         match self {
-            To::Stream(stream) => done(unsafe { otr_kernel_launch(stream, call) }),
+            To::Stream(stream) => done(unsafe { otr_host_kernel_launch(stream, call) }),
             To::Graph(graph, deps) => made(|node| unsafe {
-                otr_graph_add_kernel(graph, deps.as_ptr(), deps.len() as u32, call, node)
+                otr_graph_add_host_kernel(graph, deps.as_ptr(), deps.len() as u32, call, node)
             }),
         }
     }
@@ -174,8 +174,8 @@ fn launch(
     cost_ns: u32,
 ) -> u32 {
     let offsets = [0u32, 8];
-    to.kernel(&otr_kernel_call_t {
-        struct_size: size_of::<otr_kernel_call_t>(),
+    to.kernel(&otr_host_kernel_call_t {
+        struct_size: size_of::<otr_host_kernel_call_t>(),
         next: null(),
         function: Some(function),
         args: std::ptr::from_ref(block).cast(),

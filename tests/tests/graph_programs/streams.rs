@@ -233,7 +233,7 @@ impl<'a> Lanes<'a> {
 
     fn free_late(&mut self) {
         for address in self.late.drain(..) {
-            ok(unsafe { otr_memory_free(address) });
+            ok(unsafe { otr_memory_free(self.env.device, address) });
         }
     }
 
@@ -248,10 +248,12 @@ impl<'a> Lanes<'a> {
             if join {
                 self.after(home, (lane, position));
             } else {
-                ok(unsafe { otr_memory_record_stream(address, self.stream(lane)) });
+                ok(unsafe {
+                    otr_memory_record_stream(self.env.device, address, self.stream(lane))
+                });
             }
         }
-        ok(unsafe { otr_memory_free(address) });
+        ok(unsafe { otr_memory_free(self.env.device, address) });
     }
 
     fn acts(&mut self, block: &Block) {

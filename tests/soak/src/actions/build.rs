@@ -42,7 +42,7 @@ pub(crate) fn construct(actor: &mut Actor, recipe: u64, device: u32) -> Option<u
     } else {
         0
     };
-    let memory = settled(actor, &stream, BYTES)?;
+    let memory = settled(&stream, BYTES)?;
     let graph = made(|out| call!(graph_create(device, pool, out))).ok();
     if let Some(graph) = graph {
         let mut shape = Rng::with_seed(recipe);
@@ -65,7 +65,7 @@ pub(crate) fn construct(actor: &mut Actor, recipe: u64, device: u32) -> Option<u
         }
     }
     // The graph that was built keeps the memory.
-    free(actor, memory);
+    free(device, memory);
     graph
 }
 
@@ -141,7 +141,7 @@ impl Builder {
             }),
             3 => self.chain(|this, deps, count, out| {
                 guest::kernel(shape, this.memory, 4, |kernel| {
-                    call!(graph_add_kernel(this.graph, deps, count, kernel, out))
+                    call!(graph_add_host_kernel(this.graph, deps, count, kernel, out))
                 })
             }),
             4 | 5 => self.chain(|this, deps, count, out| {

@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicBool;
 use fastrand::Rng;
 
 use super::commands::{DEVICE_TO_DEVICE, HOST_TO_DEVICE, SOURCE};
-use super::memory::release;
 use super::{Action, action};
 use crate::actor::Actor;
 use crate::guest;
@@ -42,17 +41,17 @@ fn capture(actor: &mut Actor) {
 }
 
 /// Memory that no work uses any more, on a stream of the caller's.
-pub(crate) fn settled(actor: &mut Actor, stream: &Stream, bytes: u64) -> Option<u64> {
+pub(crate) fn settled(stream: &Stream, bytes: u64) -> Option<u64> {
     let address = made(|out| call!(memory_alloc(stream.device, bytes, stream.id, out))).ok()?;
     if super::private::settle(stream.id) {
         return Some(address);
     }
-    free(actor, address);
+    free(stream.device, address);
     None
 }
 
-pub(crate) fn free(_actor: &mut Actor, address: u64) {
-    if let Err(code) = call!(memory_free(address)) {
+pub(crate) fn free(device: u32, address: u64) {
+    if let Err(code) = call!(memory_free(device, address)) {
         crate::library::problem(&format!(
             "memory_free: memory in use cannot be freed: {code}"
         ));
@@ -62,10 +61,10 @@ pub(crate) fn free(_actor: &mut Actor, address: u64) {
 /// A graph that was recorded as the recipe says.
 pub(crate) fn record(actor: &mut Actor, recipe: u64, device: u32) -> Option<u64> {
     let stream = actor.world.stream(device, 0)?;
-    let graph = settled(actor, &stream, BYTES).and_then(|memory| {
+    let graph = settled(&stream, BYTES).and_then(|memory| {
         let graph = record_on(actor, recipe, &stream, memory);
         // The graph that was recorded keeps the memory.
-        free(actor, memory);
+        free(device, memory);
         graph
     });
     if call!(stream_destroy(stream.id)).is_ok() {
@@ -96,7 +95,7 @@ fn record_on(actor: &mut Actor, recipe: u64, stream: &Stream, memory: u64) -> Op
             9 => fork(actor, &mut shape, device, id),
             8 if inner.is_some() && !freed => {
                 // The order of the capture: what was recorded before may use it.
-                freed = release(&mut actor.rng, device, inner.unwrap_or(0)).is_ok();
+                freed = call!(memory_free(device, inner.unwrap_or(0))).is_ok();
             }
             _ => node(actor, &mut shape, id, memory, inner.filter(|_| !freed)),
         }
@@ -105,7 +104,7 @@ fn record_on(actor: &mut Actor, recipe: u64, stream: &Stream, memory: u64) -> Op
     actor.world.sessions.remove(&seen);
     // Memory that was handed out is the host's, however the capture has ended (H11).
     if let Some(inner) = inner.filter(|_| !freed) {
-        free(actor, inner);
+        free(device, inner);
     }
     let graph = graph.ok()?;
     let _ = call!(graph_name_buffer(graph, c"x".as_ptr(), memory, BYTES));
@@ -126,7 +125,7 @@ fn node(actor: &mut Actor, shape: &mut Rng, stream: u64, memory: u64, inner: Opt
             let _ = call!(fill(stream, other, BYTES, (&raw const pattern).cast(), 8));
         }
         1 => guest::kernel(shape, memory, 4, |kernel| {
-            let _ = call!(kernel_launch(stream, kernel));
+            let _ = call!(host_kernel_launch(stream, kernel));
         }),
         2 if other != memory => drop(call!(copy(stream, other, memory, BYTES, DEVICE_TO_DEVICE))),
         3 => {
@@ -182,7 +181,7 @@ fn fork(actor: &mut Actor, shape: &mut Rng, device: u32, stream: u64) {
             });
             for _ in 0..shape.u32(1..3) {
                 guest::kernel(shape, 0, 0, |kernel| {
-                    let _ = call!(kernel_launch(other.id, kernel));
+                    let _ = call!(host_kernel_launch(other.id, kernel));
                 });
             }
             let _ = call!(event_record(event, other.id));

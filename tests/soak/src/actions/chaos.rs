@@ -167,7 +167,7 @@ fn submit(actor: &mut Actor) {
             let _ = call!(capture_label(stream, label));
         }
         _ => guest::kernel(&mut actor.rng, 0, 0, |kernel| {
-            let _ = call!(kernel_launch(stream, kernel));
+            let _ = call!(host_kernel_launch(stream, kernel));
         }),
     }
 }

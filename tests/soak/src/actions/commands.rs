@@ -5,7 +5,6 @@ use std::sync::Arc;
 use outrigger_device::sys::otr_host_fn;
 use outrigger_ffi::*;
 
-use super::memory::used_by;
 use super::{Action, action};
 use crate::actor::Actor;
 use crate::guest;
@@ -128,14 +127,9 @@ fn peer(actor: &mut Actor) {
         (&b.block, &a.block)
     };
     let (dst, src) = (to.address, from.address);
-    actor.visit(&b, &home, |actor| {
-        let copied = if actor.rng.bool() {
-            call!(copy_peer(home.id, dst, src, size))
-        } else {
-            let (there, here) = (to.home.device, from.home.device);
-            call!(copy_peer_on(home.id, there, dst, here, src, size))
-        };
-        copied.is_ok()
+    actor.visit(&b, &home, |_| {
+        let (there, here) = (to.home.device, from.home.device);
+        call!(copy_peer(home.id, there, dst, here, src, size)).is_ok()
     });
 }
 
@@ -146,7 +140,7 @@ fn kernel(actor: &mut Actor) {
     let words = actor.rng.u64(..(held.block.size / 4).min(16) + 1);
     let stream = actor.or_garbage(Some(held.block.home.id));
     guest::kernel(&mut actor.rng, held.block.address, words, |kernel| {
-        let _ = call!(kernel_launch(stream, kernel));
+        let _ = call!(host_kernel_launch(stream, kernel));
     });
 }
 
@@ -161,10 +155,10 @@ fn kernel_elsewhere(actor: &mut Actor) {
     };
     actor.visit(&held, &stream, |actor| {
         let launched = guest::kernel(&mut actor.rng, block.address, 1, |kernel| {
-            call!(kernel_launch(stream.id, kernel))
+            call!(host_kernel_launch(stream.id, kernel))
         });
         let (device, address) = (block.home.device, block.address);
-        if launched.is_ok() && used_by(&mut actor.rng, device, address, stream.id).is_err() {
+        if launched.is_ok() && call!(memory_record_stream(device, address, stream.id)).is_err() {
             block.spoil();
         }
         launched.is_ok()

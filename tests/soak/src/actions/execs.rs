@@ -111,12 +111,12 @@ fn bind(actor: &mut Actor) {
     };
     // Too little now and then, which is an error.
     let bytes = if actor.chance(8) { 64 } else { BYTES };
-    let Some(memory) = settled(actor, &stream, bytes) else {
+    let Some(memory) = settled(&stream, bytes) else {
         return;
     };
     let slot = made::<u32>(|out| call!(graph_slot(id, c"x".as_ptr(), out)));
     let _ = call!(graph_bind(id, slot.unwrap_or(77), memory));
-    free(actor, memory);
+    free(exec.device, memory);
 }
 
 /// Takes over a graph of the same shape; now and then of another one.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastrand::Rng;
 use outrigger_ffi::*;
 
-use super::memory::{pointed, release};
+use super::memory::pointed;
 use super::{Action, action};
 use crate::actor::Actor;
 use crate::library::{call, filled, ignore, made, problem, text};
@@ -92,7 +92,7 @@ unsafe extern "C" fn asked(user: *mut c_void, _device: u32, _needed: u64) -> u32
             if block.is_spoiled() {
                 world.blocks.add(block);
             } else {
-                let freed = release(rng, block.home.device, block.address);
+                let freed = call!(memory_free(block.home.device, block.address));
                 released = u32::from(freed.is_ok());
             }
         }
@@ -109,7 +109,7 @@ fn ask(world: &World, rng: &mut Rng, seen: &otr_observation_t) {
         )),
         1 if seen.address != 0 => {
             let size = size_of::<otr_pointer_info_t>();
-            ignore(pointed(rng, size, seen.device, seen.address));
+            ignore(pointed(size, seen.device, seen.address));
         }
         2 if rng.u32(..20) == 0 => ignore(text(|out| call!(memory_snapshot(seen.device, out)))),
         _ => ask_of_work(world, rng),
@@ -171,7 +171,7 @@ fn allocate(world: &World, rng: &mut Rng) {
     };
     let bytes = rng.u64(1..1 << 14);
     if let Ok(address) = made(|out| call!(memory_alloc(stream.device, bytes, stream.id, out)))
-        && let Err(code) = release(rng, stream.device, address)
+        && let Err(code) = call!(memory_free(stream.device, address))
     {
         problem(&format!(
             "memory_free: memory of an observer cannot be freed: {code}"

@@ -65,12 +65,12 @@ fn figures(actor: &mut Actor) {
     } else {
         whole
     };
-    match actor.rng.u32(..4) {
-        0 => ignore(json(|out| call!(host_stats_json(out)))),
-        1 => ignore(json(|out| call!(memory_holders(OTR_HOST_MEMORY, 3, out)))),
-        _ => ignore(filled::<otr_memory_stats_t>(size, |out| {
+    if actor.chance(4) {
+        ignore(json(|out| call!(memory_holders(OTR_HOST_MEMORY, 3, out))));
+    } else {
+        ignore(filled::<otr_memory_stats_t>(size, |out| {
             call!(host_stats(out))
-        })),
+        }));
     }
 }
 

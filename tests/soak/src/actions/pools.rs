@@ -4,7 +4,6 @@ use std::sync::{Arc, PoisonError};
 
 use outrigger_ffi::otr_pool_info_t;
 
-use super::memory::release;
 use super::{Action, action};
 use crate::actor::Actor;
 use crate::library::{call, filled, json, made};
@@ -194,7 +193,7 @@ fn asleep(actor: &mut Actor, pool: &Arc<Pool>) {
         ));
         if let Ok(address) = made(|out| call!(pool_alloc(pool.id, 512, block.home.id, out))) {
             // Woken by its end, where another thread has given the handle up.
-            let _ = release(&mut actor.rng, block.home.device, address);
+            let _ = call!(memory_free(block.home.device, address));
         }
     }
 }

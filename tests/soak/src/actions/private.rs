@@ -26,8 +26,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn give_back(self, actor: &mut Actor) {
-        super::capture::free(actor, self.address);
+    pub(crate) fn give_back(self) {
+        super::capture::free(self.stream.device, self.address);
     }
 }
 
@@ -51,7 +51,7 @@ fn ran(actor: &mut Actor, stream: u64, calls: impl FnOnce(&mut Actor) -> bool) -
 fn keep(actor: &mut Actor) {
     if actor.kept.len() >= 8 {
         let index = actor.rng.usize(..actor.kept.len());
-        return actor.kept.swap_remove(index).give_back(actor);
+        return actor.kept.swap_remove(index).give_back();
     }
     let device = actor.device();
     let Some(stream) = actor.private(device) else {
@@ -74,7 +74,7 @@ fn keep(actor: &mut Actor) {
             stream,
         });
     } else {
-        super::capture::free(actor, address);
+        super::capture::free(device, address);
     }
 }
 
@@ -155,7 +155,7 @@ fn round_trip(actor: &mut Actor) {
         }
     }
     for address in addresses {
-        super::capture::free(actor, address);
+        super::capture::free(device, address);
     }
 }
 
@@ -202,6 +202,6 @@ fn replay(actor: &mut Actor) {
         }
     }
     for address in addresses {
-        super::capture::free(actor, address);
+        super::capture::free(device, address);
     }
 }

@@ -22,14 +22,7 @@ fn export(actor: &mut Actor) {
     let Some(block) = actor.world.blocks.pick(&mut actor.rng) else {
         return;
     };
-    let plain = actor.rng.bool();
-    let exported = text(|out| {
-        if plain {
-            call!(memory_export(block.address, out))
-        } else {
-            call!(memory_export_on(block.home.device, block.address, out))
-        }
-    });
+    let exported = text(|out| call!(memory_export(block.home.device, block.address, out)));
     let Some(exported) = exported else {
         return;
     };

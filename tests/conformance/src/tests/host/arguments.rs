@@ -111,11 +111,9 @@ null! {
     /// Statistics need a place.
     memory_stats: || Ok(otr!(memory_stats, 0, null_mut()));
     /// Facts of an address need a place.
-    memory_pointer_info: || Ok(otr!(memory_pointer_info, alloc(64, stream()?)?, null_mut()));
-    /// Facts of an address of a device need a place.
-    memory_pointer_info_on: || {
-        Ok(otr!(memory_pointer_info_on, 0, alloc(64, stream()?)?, null_mut()))
-    };
+    memory_pointer_info: || Ok(otr!(memory_pointer_info, 0, alloc(64, stream()?)?, null_mut()));
+    /// The device of an address needs a place.
+    memory_find: || Ok(otr!(memory_find, alloc(64, stream()?)?, null_mut()));
     /// A snapshot needs a place.
     memory_snapshot: || Ok(otr!(memory_snapshot, 0, null_mut()));
     /// Host memory needs a place.
@@ -224,15 +222,11 @@ null! {
     /// A mark needs a text.
     memory_trace_mark: || Ok(otr!(memory_trace_mark, 0, null()));
     /// Exported memory needs a place for its text.
-    memory_export: || Ok(otr!(memory_export, alloc(64, stream()?)?, null_mut()));
-    /// Exported memory of a device needs a place for its text.
-    memory_export_on: || Ok(otr!(memory_export_on, 0, alloc(64, stream()?)?, null_mut()));
+    memory_export: || Ok(otr!(memory_export, 0, alloc(64, stream()?)?, null_mut()));
     /// Imported memory needs its text.
     memory_import: || Ok(otr!(memory_import, 0, null(), &mut 0, &mut 0));
     /// Imported memory needs a place for its size.
     memory_import_size: || Ok(otr!(memory_import, 0, c"".as_ptr(), &mut 0, null_mut()));
-    /// Statistics as JSON need a place.
-    memory_stats_json: || Ok(otr!(memory_stats_json, 0, null_mut()));
     /// The limit of a device needs a place.
     memory_limit: || Ok(otr!(memory_limit, 0, null_mut()));
     /// The fraction of a device needs a place.
@@ -251,8 +245,6 @@ null! {
     host_is_pinned: || Ok(otr!(host_is_pinned, null(), null_mut()));
     /// Statistics of pinned memory need a place.
     host_stats: || Ok(otr!(host_stats, null_mut()));
-    /// Statistics of pinned memory as JSON need a place.
-    host_stats_json: || Ok(otr!(host_stats_json, null_mut()));
     /// Memory of a pool needs a place for its address.
     pool_alloc: || Ok(otr!(pool_alloc, pool()?, 64, stream()?, null_mut()));
     /// What a pool holds needs a place.
@@ -266,11 +258,11 @@ null! {
     /// A capture is given up for a reason.
     capture_abort: || Ok(otr!(capture_abort, stream()?, null()));
     /// A launch needs its kernel.
-    kernel_launch: || Ok(otr!(kernel_launch, stream()?, null()));
+    host_kernel_launch: || Ok(otr!(host_kernel_launch, stream()?, null()));
     /// A launch needs a function.
     kernel_function: || {
-        let call = otr_kernel_call_t { function: None, ..super::graphs::kernel() };
-        Ok(otr!(kernel_launch, stream()?, &call))
+        let call = otr_host_kernel_call_t { function: None, ..super::graphs::kernel() };
+        Ok(otr!(host_kernel_launch, stream()?, &call))
     };
     /// A host function needs its struct.
     host_node: || Ok(otr!(host_node, stream()?, null()));

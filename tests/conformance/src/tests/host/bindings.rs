@@ -91,7 +91,7 @@ const _: () = {
     ][::core::mem::offset_of!(otr_address_range_t, reserved) - 12usize];
 };
 #[repr(C)]
-pub struct otr_kernel_call_t {
+pub struct otr_host_kernel_call_t {
     pub struct_size: usize,
     pub next: *const ::core::ffi::c_void,
     pub function: otr_host_kernel_fn,
@@ -106,43 +106,45 @@ pub struct otr_kernel_call_t {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_kernel_call_t"][::core::mem::size_of::<otr_kernel_call_t>() - 72usize];
     [
-        "Alignment of otr_kernel_call_t",
-    ][::core::mem::align_of::<otr_kernel_call_t>() - 8usize];
+        "Size of otr_host_kernel_call_t",
+    ][::core::mem::size_of::<otr_host_kernel_call_t>() - 72usize];
     [
-        "Offset of field: otr_kernel_call_t::struct_size",
-    ][::core::mem::offset_of!(otr_kernel_call_t, struct_size) - 0usize];
+        "Alignment of otr_host_kernel_call_t",
+    ][::core::mem::align_of::<otr_host_kernel_call_t>() - 8usize];
     [
-        "Offset of field: otr_kernel_call_t::next",
-    ][::core::mem::offset_of!(otr_kernel_call_t, next) - 8usize];
+        "Offset of field: otr_host_kernel_call_t::struct_size",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, struct_size) - 0usize];
     [
-        "Offset of field: otr_kernel_call_t::function",
-    ][::core::mem::offset_of!(otr_kernel_call_t, function) - 16usize];
+        "Offset of field: otr_host_kernel_call_t::next",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, next) - 8usize];
     [
-        "Offset of field: otr_kernel_call_t::args",
-    ][::core::mem::offset_of!(otr_kernel_call_t, args) - 24usize];
+        "Offset of field: otr_host_kernel_call_t::function",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, function) - 16usize];
     [
-        "Offset of field: otr_kernel_call_t::args_size",
-    ][::core::mem::offset_of!(otr_kernel_call_t, args_size) - 32usize];
+        "Offset of field: otr_host_kernel_call_t::args",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, args) - 24usize];
     [
-        "Offset of field: otr_kernel_call_t::cost_ns",
-    ][::core::mem::offset_of!(otr_kernel_call_t, cost_ns) - 36usize];
+        "Offset of field: otr_host_kernel_call_t::args_size",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, args_size) - 32usize];
     [
-        "Offset of field: otr_kernel_call_t::label",
-    ][::core::mem::offset_of!(otr_kernel_call_t, label) - 40usize];
+        "Offset of field: otr_host_kernel_call_t::cost_ns",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, cost_ns) - 36usize];
     [
-        "Offset of field: otr_kernel_call_t::address_offsets",
-    ][::core::mem::offset_of!(otr_kernel_call_t, address_offsets) - 48usize];
+        "Offset of field: otr_host_kernel_call_t::label",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, label) - 40usize];
     [
-        "Offset of field: otr_kernel_call_t::address_count",
-    ][::core::mem::offset_of!(otr_kernel_call_t, address_count) - 56usize];
+        "Offset of field: otr_host_kernel_call_t::address_offsets",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, address_offsets) - 48usize];
     [
-        "Offset of field: otr_kernel_call_t::reserved",
-    ][::core::mem::offset_of!(otr_kernel_call_t, reserved) - 60usize];
+        "Offset of field: otr_host_kernel_call_t::address_count",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, address_count) - 56usize];
     [
-        "Offset of field: otr_kernel_call_t::address_ranges",
-    ][::core::mem::offset_of!(otr_kernel_call_t, address_ranges) - 64usize];
+        "Offset of field: otr_host_kernel_call_t::reserved",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, reserved) - 60usize];
+    [
+        "Offset of field: otr_host_kernel_call_t::address_ranges",
+    ][::core::mem::offset_of!(otr_host_kernel_call_t, address_ranges) - 64usize];
 };
 pub type otr_host_node_fn = ::core::option::Option<
     unsafe extern "C" fn(user: *mut ::core::ffi::c_void, bias: i64, upstream: i32) -> i32,
@@ -453,8 +455,6 @@ pub struct otr_pointer_info_t {
     pub base: u64,
     pub size: u64,
     pub stream: otr_stream_t,
-    pub device: u32,
-    pub reserved: u32,
     pub requested: u64,
     pub pool: otr_pool_t,
     pub pool_number: u64,
@@ -464,7 +464,7 @@ pub struct otr_pointer_info_t {
 const _: () = {
     [
         "Size of otr_pointer_info_t",
-    ][::core::mem::size_of::<otr_pointer_info_t>() - 72usize];
+    ][::core::mem::size_of::<otr_pointer_info_t>() - 64usize];
     [
         "Alignment of otr_pointer_info_t",
     ][::core::mem::align_of::<otr_pointer_info_t>() - 8usize];
@@ -481,23 +481,17 @@ const _: () = {
         "Offset of field: otr_pointer_info_t::stream",
     ][::core::mem::offset_of!(otr_pointer_info_t, stream) - 24usize];
     [
-        "Offset of field: otr_pointer_info_t::device",
-    ][::core::mem::offset_of!(otr_pointer_info_t, device) - 32usize];
-    [
-        "Offset of field: otr_pointer_info_t::reserved",
-    ][::core::mem::offset_of!(otr_pointer_info_t, reserved) - 36usize];
-    [
         "Offset of field: otr_pointer_info_t::requested",
-    ][::core::mem::offset_of!(otr_pointer_info_t, requested) - 40usize];
+    ][::core::mem::offset_of!(otr_pointer_info_t, requested) - 32usize];
     [
         "Offset of field: otr_pointer_info_t::pool",
-    ][::core::mem::offset_of!(otr_pointer_info_t, pool) - 48usize];
+    ][::core::mem::offset_of!(otr_pointer_info_t, pool) - 40usize];
     [
         "Offset of field: otr_pointer_info_t::pool_number",
-    ][::core::mem::offset_of!(otr_pointer_info_t, pool_number) - 56usize];
+    ][::core::mem::offset_of!(otr_pointer_info_t, pool_number) - 48usize];
     [
         "Offset of field: otr_pointer_info_t::label",
-    ][::core::mem::offset_of!(otr_pointer_info_t, label) - 64usize];
+    ][::core::mem::offset_of!(otr_pointer_info_t, label) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1159,10 +1153,10 @@ pub struct otr_host_api_t {
     pub struct_size: usize,
     pub api_major: u32,
     pub api_minor: u32,
-    pub kernel_launch: ::core::option::Option<
+    pub host_kernel_launch: ::core::option::Option<
         unsafe extern "C" fn(
             stream: otr_stream_t,
-            call: *const otr_kernel_call_t,
+            call: *const otr_host_kernel_call_t,
         ) -> *mut otr_status_t,
     >,
     pub host_node: ::core::option::Option<
@@ -1230,7 +1224,9 @@ pub struct otr_host_api_t {
     pub copy_peer: ::core::option::Option<
         unsafe extern "C" fn(
             stream: otr_stream_t,
+            dst_device: u32,
             dst: u64,
+            src_device: u32,
             src: u64,
             size: u64,
         ) -> *mut otr_status_t,
@@ -1388,12 +1384,12 @@ pub struct otr_host_api_t {
             scalar_index: u32,
         ) -> *mut otr_status_t,
     >,
-    pub graph_add_kernel: ::core::option::Option<
+    pub graph_add_host_kernel: ::core::option::Option<
         unsafe extern "C" fn(
             graph: otr_graph_t,
             deps: *const otr_node_t,
             dep_count: u32,
-            call: *const otr_kernel_call_t,
+            call: *const otr_host_kernel_call_t,
             node: *mut otr_node_t,
         ) -> *mut otr_status_t,
     >,
@@ -1607,19 +1603,25 @@ pub struct otr_host_api_t {
         ) -> *mut otr_status_t,
     >,
     pub memory_free: ::core::option::Option<
-        unsafe extern "C" fn(address: u64) -> *mut otr_status_t,
+        unsafe extern "C" fn(device: u32, address: u64) -> *mut otr_status_t,
     >,
     pub memory_record_stream: ::core::option::Option<
-        unsafe extern "C" fn(address: u64, stream: otr_stream_t) -> *mut otr_status_t,
+        unsafe extern "C" fn(
+            device: u32,
+            address: u64,
+            stream: otr_stream_t,
+        ) -> *mut otr_status_t,
     >,
     pub memory_pointer_info: ::core::option::Option<
         unsafe extern "C" fn(
+            device: u32,
             address: u64,
             info: *mut otr_pointer_info_t,
         ) -> *mut otr_status_t,
     >,
     pub memory_export: ::core::option::Option<
         unsafe extern "C" fn(
+            device: u32,
             address: u64,
             exported: *mut *mut ::core::ffi::c_char,
         ) -> *mut otr_status_t,
@@ -1663,12 +1665,6 @@ pub struct otr_host_api_t {
     >,
     pub memory_reset_accumulated: ::core::option::Option<
         unsafe extern "C" fn(device: u32) -> *mut otr_status_t,
-    >,
-    pub memory_stats_json: ::core::option::Option<
-        unsafe extern "C" fn(
-            device: u32,
-            json: *mut *mut ::core::ffi::c_char,
-        ) -> *mut otr_status_t,
     >,
     pub memory_set_limit: ::core::option::Option<
         unsafe extern "C" fn(device: u32, bytes: u64) -> *mut otr_status_t,
@@ -1760,9 +1756,6 @@ pub struct otr_host_api_t {
     >,
     pub host_stats: ::core::option::Option<
         unsafe extern "C" fn(stats: *mut otr_memory_stats_t) -> *mut otr_status_t,
-    >,
-    pub host_stats_json: ::core::option::Option<
-        unsafe extern "C" fn(json: *mut *mut ::core::ffi::c_char) -> *mut otr_status_t,
     >,
     pub host_reset_peak: ::core::option::Option<
         unsafe extern "C" fn() -> *mut otr_status_t,
@@ -1918,40 +1911,6 @@ pub struct otr_host_api_t {
             event: otr_event_t,
         ) -> *mut otr_status_t,
     >,
-    pub copy_peer_on: ::core::option::Option<
-        unsafe extern "C" fn(
-            stream: otr_stream_t,
-            dst_device: u32,
-            dst: u64,
-            src_device: u32,
-            src: u64,
-            size: u64,
-        ) -> *mut otr_status_t,
-    >,
-    pub memory_free_on: ::core::option::Option<
-        unsafe extern "C" fn(device: u32, address: u64) -> *mut otr_status_t,
-    >,
-    pub memory_record_stream_on: ::core::option::Option<
-        unsafe extern "C" fn(
-            device: u32,
-            address: u64,
-            stream: otr_stream_t,
-        ) -> *mut otr_status_t,
-    >,
-    pub memory_pointer_info_on: ::core::option::Option<
-        unsafe extern "C" fn(
-            device: u32,
-            address: u64,
-            info: *mut otr_pointer_info_t,
-        ) -> *mut otr_status_t,
-    >,
-    pub memory_export_on: ::core::option::Option<
-        unsafe extern "C" fn(
-            device: u32,
-            address: u64,
-            exported: *mut *mut ::core::ffi::c_char,
-        ) -> *mut otr_status_t,
-    >,
     pub fallback_set_policy: ::core::option::Option<
         unsafe extern "C" fn(policy: *const ::core::ffi::c_char) -> *mut otr_status_t,
     >,
@@ -2035,14 +1994,14 @@ pub struct otr_host_api_t {
     pub kernel_destroy: ::core::option::Option<
         unsafe extern "C" fn(kernel: otr_kernel_t) -> *mut otr_status_t,
     >,
-    pub launch: ::core::option::Option<
+    pub kernel_launch: ::core::option::Option<
         unsafe extern "C" fn(
             stream: otr_stream_t,
             kernel: otr_kernel_t,
             launch: *const otr_launch_t,
         ) -> *mut otr_status_t,
     >,
-    pub graph_add_launch: ::core::option::Option<
+    pub graph_add_kernel: ::core::option::Option<
         unsafe extern "C" fn(
             graph: otr_graph_t,
             deps: *const otr_node_t,
@@ -2188,10 +2147,13 @@ pub struct otr_host_api_t {
             kept: *mut u32,
         ) -> *mut otr_status_t,
     >,
+    pub memory_find: ::core::option::Option<
+        unsafe extern "C" fn(address: u64, device: *mut u32) -> *mut otr_status_t,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_host_api_t"][::core::mem::size_of::<otr_host_api_t>() - 1544usize];
+    ["Size of otr_host_api_t"][::core::mem::size_of::<otr_host_api_t>() - 1496usize];
     ["Alignment of otr_host_api_t"][::core::mem::align_of::<otr_host_api_t>() - 8usize];
     [
         "Offset of field: otr_host_api_t::struct_size",
@@ -2203,8 +2165,8 @@ const _: () = {
         "Offset of field: otr_host_api_t::api_minor",
     ][::core::mem::offset_of!(otr_host_api_t, api_minor) - 12usize];
     [
-        "Offset of field: otr_host_api_t::kernel_launch",
-    ][::core::mem::offset_of!(otr_host_api_t, kernel_launch) - 16usize];
+        "Offset of field: otr_host_api_t::host_kernel_launch",
+    ][::core::mem::offset_of!(otr_host_api_t, host_kernel_launch) - 16usize];
     [
         "Offset of field: otr_host_api_t::host_node",
     ][::core::mem::offset_of!(otr_host_api_t, host_node) - 24usize];
@@ -2323,8 +2285,8 @@ const _: () = {
         "Offset of field: otr_host_api_t::graph_name_scalar",
     ][::core::mem::offset_of!(otr_host_api_t, graph_name_scalar) - 328usize];
     [
-        "Offset of field: otr_host_api_t::graph_add_kernel",
-    ][::core::mem::offset_of!(otr_host_api_t, graph_add_kernel) - 336usize];
+        "Offset of field: otr_host_api_t::graph_add_host_kernel",
+    ][::core::mem::offset_of!(otr_host_api_t, graph_add_host_kernel) - 336usize];
     [
         "Offset of field: otr_host_api_t::graph_add_operator",
     ][::core::mem::offset_of!(otr_host_api_t, graph_add_operator) - 344usize];
@@ -2452,327 +2414,309 @@ const _: () = {
         "Offset of field: otr_host_api_t::memory_reset_accumulated",
     ][::core::mem::offset_of!(otr_host_api_t, memory_reset_accumulated) - 672usize];
     [
-        "Offset of field: otr_host_api_t::memory_stats_json",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_stats_json) - 680usize];
-    [
         "Offset of field: otr_host_api_t::memory_set_limit",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_set_limit) - 688usize];
+    ][::core::mem::offset_of!(otr_host_api_t, memory_set_limit) - 680usize];
     [
         "Offset of field: otr_host_api_t::memory_limit",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_limit) - 696usize];
+    ][::core::mem::offset_of!(otr_host_api_t, memory_limit) - 688usize];
     [
         "Offset of field: otr_host_api_t::memory_set_fraction",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_set_fraction) - 704usize];
+    ][::core::mem::offset_of!(otr_host_api_t, memory_set_fraction) - 696usize];
     [
         "Offset of field: otr_host_api_t::memory_fraction",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_fraction) - 712usize];
+    ][::core::mem::offset_of!(otr_host_api_t, memory_fraction) - 704usize];
     [
         "Offset of field: otr_host_api_t::memory_set_process_limit",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_set_process_limit) - 720usize];
+    ][::core::mem::offset_of!(otr_host_api_t, memory_set_process_limit) - 712usize];
     [
         "Offset of field: otr_host_api_t::memory_process_info",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_process_info) - 728usize];
+    ][::core::mem::offset_of!(otr_host_api_t, memory_process_info) - 720usize];
     [
         "Offset of field: otr_host_api_t::memory_snapshot",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_snapshot) - 736usize];
+    ][::core::mem::offset_of!(otr_host_api_t, memory_snapshot) - 728usize];
     [
         "Offset of field: otr_host_api_t::observer_add",
-    ][::core::mem::offset_of!(otr_host_api_t, observer_add) - 744usize];
+    ][::core::mem::offset_of!(otr_host_api_t, observer_add) - 736usize];
     [
         "Offset of field: otr_host_api_t::observer_add_pressure",
-    ][::core::mem::offset_of!(otr_host_api_t, observer_add_pressure) - 752usize];
+    ][::core::mem::offset_of!(otr_host_api_t, observer_add_pressure) - 744usize];
     [
         "Offset of field: otr_host_api_t::observer_remove",
-    ][::core::mem::offset_of!(otr_host_api_t, observer_remove) - 760usize];
+    ][::core::mem::offset_of!(otr_host_api_t, observer_remove) - 752usize];
     [
         "Offset of field: otr_host_api_t::operator_find",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_find) - 768usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_find) - 760usize];
     [
         "Offset of field: otr_host_api_t::operator_call",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_call) - 776usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_call) - 768usize];
     [
         "Offset of field: otr_host_api_t::set_parallel_for",
-    ][::core::mem::offset_of!(otr_host_api_t, set_parallel_for) - 784usize];
+    ][::core::mem::offset_of!(otr_host_api_t, set_parallel_for) - 776usize];
     [
         "Offset of field: otr_host_api_t::set_threads",
-    ][::core::mem::offset_of!(otr_host_api_t, set_threads) - 792usize];
+    ][::core::mem::offset_of!(otr_host_api_t, set_threads) - 784usize];
     [
         "Offset of field: otr_host_api_t::host_alloc",
-    ][::core::mem::offset_of!(otr_host_api_t, host_alloc) - 800usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_alloc) - 792usize];
     [
         "Offset of field: otr_host_api_t::host_free",
-    ][::core::mem::offset_of!(otr_host_api_t, host_free) - 808usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_free) - 800usize];
     [
         "Offset of field: otr_host_api_t::host_record_stream",
-    ][::core::mem::offset_of!(otr_host_api_t, host_record_stream) - 816usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_record_stream) - 808usize];
     [
         "Offset of field: otr_host_api_t::host_is_pinned",
-    ][::core::mem::offset_of!(otr_host_api_t, host_is_pinned) - 824usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_is_pinned) - 816usize];
     [
         "Offset of field: otr_host_api_t::host_empty_cache",
-    ][::core::mem::offset_of!(otr_host_api_t, host_empty_cache) - 832usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_empty_cache) - 824usize];
     [
         "Offset of field: otr_host_api_t::host_stats",
-    ][::core::mem::offset_of!(otr_host_api_t, host_stats) - 840usize];
-    [
-        "Offset of field: otr_host_api_t::host_stats_json",
-    ][::core::mem::offset_of!(otr_host_api_t, host_stats_json) - 848usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_stats) - 832usize];
     [
         "Offset of field: otr_host_api_t::host_reset_peak",
-    ][::core::mem::offset_of!(otr_host_api_t, host_reset_peak) - 856usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_reset_peak) - 840usize];
     [
         "Offset of field: otr_host_api_t::host_reset_accumulated",
-    ][::core::mem::offset_of!(otr_host_api_t, host_reset_accumulated) - 864usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_reset_accumulated) - 848usize];
     [
         "Offset of field: otr_host_api_t::host_set_limit",
-    ][::core::mem::offset_of!(otr_host_api_t, host_set_limit) - 872usize];
+    ][::core::mem::offset_of!(otr_host_api_t, host_set_limit) - 856usize];
     [
         "Offset of field: otr_host_api_t::pool_create",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_create) - 880usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_create) - 864usize];
     [
         "Offset of field: otr_host_api_t::pool_destroy",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_destroy) - 888usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_destroy) - 872usize];
     [
         "Offset of field: otr_host_api_t::pool_info",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_info) - 896usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_info) - 880usize];
     [
         "Offset of field: otr_host_api_t::pool_alloc",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_alloc) - 904usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_alloc) - 888usize];
     [
         "Offset of field: otr_host_api_t::pool_begin_use",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_begin_use) - 912usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_begin_use) - 896usize];
     [
         "Offset of field: otr_host_api_t::pool_end_use",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_end_use) - 920usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_end_use) - 904usize];
     [
         "Offset of field: otr_host_api_t::pool_set_limit",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_set_limit) - 928usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_set_limit) - 912usize];
     [
         "Offset of field: otr_host_api_t::pool_sleep",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_sleep) - 936usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_sleep) - 920usize];
     [
         "Offset of field: otr_host_api_t::pool_wake",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_wake) - 944usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_wake) - 928usize];
     [
         "Offset of field: otr_host_api_t::pool_snapshot",
-    ][::core::mem::offset_of!(otr_host_api_t, pool_snapshot) - 952usize];
+    ][::core::mem::offset_of!(otr_host_api_t, pool_snapshot) - 936usize];
     [
         "Offset of field: otr_host_api_t::version",
-    ][::core::mem::offset_of!(otr_host_api_t, version) - 960usize];
+    ][::core::mem::offset_of!(otr_host_api_t, version) - 944usize];
     [
         "Offset of field: otr_host_api_t::runtime_init",
-    ][::core::mem::offset_of!(otr_host_api_t, runtime_init) - 968usize];
+    ][::core::mem::offset_of!(otr_host_api_t, runtime_init) - 952usize];
     [
         "Offset of field: otr_host_api_t::driver_load",
-    ][::core::mem::offset_of!(otr_host_api_t, driver_load) - 976usize];
+    ][::core::mem::offset_of!(otr_host_api_t, driver_load) - 960usize];
     [
         "Offset of field: otr_host_api_t::load_report",
-    ][::core::mem::offset_of!(otr_host_api_t, load_report) - 984usize];
+    ][::core::mem::offset_of!(otr_host_api_t, load_report) - 968usize];
     [
         "Offset of field: otr_host_api_t::device_count",
-    ][::core::mem::offset_of!(otr_host_api_t, device_count) - 992usize];
+    ][::core::mem::offset_of!(otr_host_api_t, device_count) - 976usize];
     [
         "Offset of field: otr_host_api_t::device_info",
-    ][::core::mem::offset_of!(otr_host_api_t, device_info) - 1000usize];
+    ][::core::mem::offset_of!(otr_host_api_t, device_info) - 984usize];
     [
         "Offset of field: otr_host_api_t::device_current",
-    ][::core::mem::offset_of!(otr_host_api_t, device_current) - 1008usize];
+    ][::core::mem::offset_of!(otr_host_api_t, device_current) - 992usize];
     [
         "Offset of field: otr_host_api_t::device_set_current",
-    ][::core::mem::offset_of!(otr_host_api_t, device_set_current) - 1016usize];
+    ][::core::mem::offset_of!(otr_host_api_t, device_set_current) - 1000usize];
     [
         "Offset of field: otr_host_api_t::device_synchronize",
-    ][::core::mem::offset_of!(otr_host_api_t, device_synchronize) - 1024usize];
+    ][::core::mem::offset_of!(otr_host_api_t, device_synchronize) - 1008usize];
     [
         "Offset of field: otr_host_api_t::status_code",
-    ][::core::mem::offset_of!(otr_host_api_t, status_code) - 1032usize];
+    ][::core::mem::offset_of!(otr_host_api_t, status_code) - 1016usize];
     [
         "Offset of field: otr_host_api_t::status_message",
-    ][::core::mem::offset_of!(otr_host_api_t, status_message) - 1040usize];
+    ][::core::mem::offset_of!(otr_host_api_t, status_message) - 1024usize];
     [
         "Offset of field: otr_host_api_t::status_operator",
-    ][::core::mem::offset_of!(otr_host_api_t, status_operator) - 1048usize];
+    ][::core::mem::offset_of!(otr_host_api_t, status_operator) - 1032usize];
     [
         "Offset of field: otr_host_api_t::status_stream",
-    ][::core::mem::offset_of!(otr_host_api_t, status_stream) - 1056usize];
+    ][::core::mem::offset_of!(otr_host_api_t, status_stream) - 1040usize];
     [
         "Offset of field: otr_host_api_t::status_submission",
-    ][::core::mem::offset_of!(otr_host_api_t, status_submission) - 1064usize];
+    ][::core::mem::offset_of!(otr_host_api_t, status_submission) - 1048usize];
     [
         "Offset of field: otr_host_api_t::status_free",
-    ][::core::mem::offset_of!(otr_host_api_t, status_free) - 1072usize];
+    ][::core::mem::offset_of!(otr_host_api_t, status_free) - 1056usize];
     [
         "Offset of field: otr_host_api_t::string_free",
-    ][::core::mem::offset_of!(otr_host_api_t, string_free) - 1080usize];
+    ][::core::mem::offset_of!(otr_host_api_t, string_free) - 1064usize];
     [
         "Offset of field: otr_host_api_t::stream_default",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_default) - 1088usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_default) - 1072usize];
     [
         "Offset of field: otr_host_api_t::stream_from_pool",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_from_pool) - 1096usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_from_pool) - 1080usize];
     [
         "Offset of field: otr_host_api_t::stream_create",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_create) - 1104usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_create) - 1088usize];
     [
         "Offset of field: otr_host_api_t::stream_destroy",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_destroy) - 1112usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_destroy) - 1096usize];
     [
         "Offset of field: otr_host_api_t::stream_device",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_device) - 1120usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_device) - 1104usize];
     [
         "Offset of field: otr_host_api_t::stream_priority",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_priority) - 1128usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_priority) - 1112usize];
     [
         "Offset of field: otr_host_api_t::stream_current",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_current) - 1136usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_current) - 1120usize];
     [
         "Offset of field: otr_host_api_t::stream_set_current",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_set_current) - 1144usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_set_current) - 1128usize];
     [
         "Offset of field: otr_host_api_t::stream_query",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_query) - 1152usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_query) - 1136usize];
     [
         "Offset of field: otr_host_api_t::stream_synchronize",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_synchronize) - 1160usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_synchronize) - 1144usize];
     [
         "Offset of field: otr_host_api_t::stream_flush",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_flush) - 1168usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_flush) - 1152usize];
     [
         "Offset of field: otr_host_api_t::stream_wait_event",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_wait_event) - 1176usize];
-    [
-        "Offset of field: otr_host_api_t::copy_peer_on",
-    ][::core::mem::offset_of!(otr_host_api_t, copy_peer_on) - 1184usize];
-    [
-        "Offset of field: otr_host_api_t::memory_free_on",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_free_on) - 1192usize];
-    [
-        "Offset of field: otr_host_api_t::memory_record_stream_on",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_record_stream_on) - 1200usize];
-    [
-        "Offset of field: otr_host_api_t::memory_pointer_info_on",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_pointer_info_on) - 1208usize];
-    [
-        "Offset of field: otr_host_api_t::memory_export_on",
-    ][::core::mem::offset_of!(otr_host_api_t, memory_export_on) - 1216usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_wait_event) - 1160usize];
     [
         "Offset of field: otr_host_api_t::fallback_set_policy",
-    ][::core::mem::offset_of!(otr_host_api_t, fallback_set_policy) - 1224usize];
+    ][::core::mem::offset_of!(otr_host_api_t, fallback_set_policy) - 1168usize];
     [
         "Offset of field: otr_host_api_t::fallback_policy",
-    ][::core::mem::offset_of!(otr_host_api_t, fallback_policy) - 1232usize];
+    ][::core::mem::offset_of!(otr_host_api_t, fallback_policy) - 1176usize];
     [
         "Offset of field: otr_host_api_t::operator_report",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_report) - 1240usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_report) - 1184usize];
     [
         "Offset of field: otr_host_api_t::operator_timing",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_timing) - 1248usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_timing) - 1192usize];
     [
         "Offset of field: otr_host_api_t::operator_offered",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_offered) - 1256usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_offered) - 1200usize];
     [
         "Offset of field: otr_host_api_t::operator_keep_whole",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_keep_whole) - 1264usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_keep_whole) - 1208usize];
     [
         "Offset of field: otr_host_api_t::operator_register",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_register) - 1272usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_register) - 1216usize];
     [
         "Offset of field: otr_host_api_t::operator_withdraw",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_withdraw) - 1280usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_withdraw) - 1224usize];
     [
         "Offset of field: otr_host_api_t::operator_list",
-    ][::core::mem::offset_of!(otr_host_api_t, operator_list) - 1288usize];
+    ][::core::mem::offset_of!(otr_host_api_t, operator_list) - 1232usize];
     [
         "Offset of field: otr_host_api_t::status_new",
-    ][::core::mem::offset_of!(otr_host_api_t, status_new) - 1296usize];
+    ][::core::mem::offset_of!(otr_host_api_t, status_new) - 1240usize];
     [
         "Offset of field: otr_host_api_t::graph_name_argument",
-    ][::core::mem::offset_of!(otr_host_api_t, graph_name_argument) - 1304usize];
+    ][::core::mem::offset_of!(otr_host_api_t, graph_name_argument) - 1248usize];
     [
         "Offset of field: otr_host_api_t::graph_bind_argument",
-    ][::core::mem::offset_of!(otr_host_api_t, graph_bind_argument) - 1312usize];
+    ][::core::mem::offset_of!(otr_host_api_t, graph_bind_argument) - 1256usize];
     [
         "Offset of field: otr_host_api_t::module_load",
-    ][::core::mem::offset_of!(otr_host_api_t, module_load) - 1320usize];
+    ][::core::mem::offset_of!(otr_host_api_t, module_load) - 1264usize];
     [
         "Offset of field: otr_host_api_t::module_query",
-    ][::core::mem::offset_of!(otr_host_api_t, module_query) - 1328usize];
+    ][::core::mem::offset_of!(otr_host_api_t, module_query) - 1272usize];
     [
         "Offset of field: otr_host_api_t::module_destroy",
-    ][::core::mem::offset_of!(otr_host_api_t, module_destroy) - 1336usize];
+    ][::core::mem::offset_of!(otr_host_api_t, module_destroy) - 1280usize];
     [
         "Offset of field: otr_host_api_t::kernel_get",
-    ][::core::mem::offset_of!(otr_host_api_t, kernel_get) - 1344usize];
+    ][::core::mem::offset_of!(otr_host_api_t, kernel_get) - 1288usize];
     [
         "Offset of field: otr_host_api_t::kernel_destroy",
-    ][::core::mem::offset_of!(otr_host_api_t, kernel_destroy) - 1352usize];
+    ][::core::mem::offset_of!(otr_host_api_t, kernel_destroy) - 1296usize];
     [
-        "Offset of field: otr_host_api_t::launch",
-    ][::core::mem::offset_of!(otr_host_api_t, launch) - 1360usize];
+        "Offset of field: otr_host_api_t::kernel_launch",
+    ][::core::mem::offset_of!(otr_host_api_t, kernel_launch) - 1304usize];
     [
-        "Offset of field: otr_host_api_t::graph_add_launch",
-    ][::core::mem::offset_of!(otr_host_api_t, graph_add_launch) - 1368usize];
+        "Offset of field: otr_host_api_t::graph_add_kernel",
+    ][::core::mem::offset_of!(otr_host_api_t, graph_add_kernel) - 1312usize];
     [
         "Offset of field: otr_host_api_t::communicator_id",
-    ][::core::mem::offset_of!(otr_host_api_t, communicator_id) - 1376usize];
+    ][::core::mem::offset_of!(otr_host_api_t, communicator_id) - 1320usize];
     [
         "Offset of field: otr_host_api_t::communicator_create",
-    ][::core::mem::offset_of!(otr_host_api_t, communicator_create) - 1384usize];
+    ][::core::mem::offset_of!(otr_host_api_t, communicator_create) - 1328usize];
     [
         "Offset of field: otr_host_api_t::communicator_destroy",
-    ][::core::mem::offset_of!(otr_host_api_t, communicator_destroy) - 1392usize];
+    ][::core::mem::offset_of!(otr_host_api_t, communicator_destroy) - 1336usize];
     [
         "Offset of field: otr_host_api_t::communicator_abort",
-    ][::core::mem::offset_of!(otr_host_api_t, communicator_abort) - 1400usize];
+    ][::core::mem::offset_of!(otr_host_api_t, communicator_abort) - 1344usize];
     [
         "Offset of field: otr_host_api_t::communicator_query",
-    ][::core::mem::offset_of!(otr_host_api_t, communicator_query) - 1408usize];
+    ][::core::mem::offset_of!(otr_host_api_t, communicator_query) - 1352usize];
     [
         "Offset of field: otr_host_api_t::all_reduce",
-    ][::core::mem::offset_of!(otr_host_api_t, all_reduce) - 1416usize];
+    ][::core::mem::offset_of!(otr_host_api_t, all_reduce) - 1360usize];
     [
         "Offset of field: otr_host_api_t::reduce",
-    ][::core::mem::offset_of!(otr_host_api_t, reduce) - 1424usize];
+    ][::core::mem::offset_of!(otr_host_api_t, reduce) - 1368usize];
     [
         "Offset of field: otr_host_api_t::reduce_scatter",
-    ][::core::mem::offset_of!(otr_host_api_t, reduce_scatter) - 1432usize];
+    ][::core::mem::offset_of!(otr_host_api_t, reduce_scatter) - 1376usize];
     [
         "Offset of field: otr_host_api_t::broadcast",
-    ][::core::mem::offset_of!(otr_host_api_t, broadcast) - 1440usize];
+    ][::core::mem::offset_of!(otr_host_api_t, broadcast) - 1384usize];
     [
         "Offset of field: otr_host_api_t::all_gather",
-    ][::core::mem::offset_of!(otr_host_api_t, all_gather) - 1448usize];
+    ][::core::mem::offset_of!(otr_host_api_t, all_gather) - 1392usize];
     [
         "Offset of field: otr_host_api_t::exchange",
-    ][::core::mem::offset_of!(otr_host_api_t, exchange) - 1456usize];
+    ][::core::mem::offset_of!(otr_host_api_t, exchange) - 1400usize];
     [
         "Offset of field: otr_host_api_t::driver_default",
-    ][::core::mem::offset_of!(otr_host_api_t, driver_default) - 1464usize];
+    ][::core::mem::offset_of!(otr_host_api_t, driver_default) - 1408usize];
     [
         "Offset of field: otr_host_api_t::profile_start",
-    ][::core::mem::offset_of!(otr_host_api_t, profile_start) - 1472usize];
+    ][::core::mem::offset_of!(otr_host_api_t, profile_start) - 1416usize];
     [
         "Offset of field: otr_host_api_t::profile_stop",
-    ][::core::mem::offset_of!(otr_host_api_t, profile_stop) - 1480usize];
+    ][::core::mem::offset_of!(otr_host_api_t, profile_stop) - 1424usize];
     [
         "Offset of field: otr_host_api_t::profile_correlate",
-    ][::core::mem::offset_of!(otr_host_api_t, profile_correlate) - 1488usize];
+    ][::core::mem::offset_of!(otr_host_api_t, profile_correlate) - 1432usize];
     [
         "Offset of field: otr_host_api_t::device_can_access_peer",
-    ][::core::mem::offset_of!(otr_host_api_t, device_can_access_peer) - 1496usize];
+    ][::core::mem::offset_of!(otr_host_api_t, device_can_access_peer) - 1440usize];
     [
         "Offset of field: otr_host_api_t::stream_from_native",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_from_native) - 1504usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_from_native) - 1448usize];
     [
         "Offset of field: otr_host_api_t::stream_native",
-    ][::core::mem::offset_of!(otr_host_api_t, stream_native) - 1512usize];
+    ][::core::mem::offset_of!(otr_host_api_t, stream_native) - 1456usize];
     [
         "Offset of field: otr_host_api_t::tune_choose",
-    ][::core::mem::offset_of!(otr_host_api_t, tune_choose) - 1520usize];
+    ][::core::mem::offset_of!(otr_host_api_t, tune_choose) - 1464usize];
     [
         "Offset of field: otr_host_api_t::store_get",
-    ][::core::mem::offset_of!(otr_host_api_t, store_get) - 1528usize];
+    ][::core::mem::offset_of!(otr_host_api_t, store_get) - 1472usize];
     [
         "Offset of field: otr_host_api_t::store_put",
-    ][::core::mem::offset_of!(otr_host_api_t, store_put) - 1536usize];
+    ][::core::mem::offset_of!(otr_host_api_t, store_put) - 1480usize];
+    [
+        "Offset of field: otr_host_api_t::memory_find",
+    ][::core::mem::offset_of!(otr_host_api_t, memory_find) - 1488usize];
 };

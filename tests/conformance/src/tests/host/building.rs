@@ -187,12 +187,12 @@ fn memory_is_used_again(context: &Context) -> Verdict {
     otr!(event_record, forked, first)?;
     otr!(stream_wait_event, second, forked)?;
     fill(second, inner, 64, &[1])?;
-    otr!(memory_record_stream, inner, second)?;
-    otr!(memory_free, inner)?;
+    otr!(memory_record_stream, 0, inner, second)?;
+    otr!(memory_free, 0, inner)?;
     let other = alloc(64, first)?;
     check!(other != inner, "the other stream still uses it");
     fill(first, other, 64, &[2])?;
-    otr!(memory_free, other)?;
+    otr!(memory_free, 0, other)?;
     equal!(
         alloc(64, first)?,
         other,
@@ -201,7 +201,7 @@ fn memory_is_used_again(context: &Context) -> Verdict {
     otr!(event_record, joined, second)?;
     otr!(stream_wait_event, first, joined)?;
     let captured = end(first)?;
-    otr!(memory_free, other)?;
+    otr!(memory_free, 0, other)?;
     otr!(graph_destroy, captured)?;
 
     let built = graph()?;
@@ -269,7 +269,7 @@ fn kernels_and_operators(context: &Context) -> Verdict {
     let (stream, graph) = (stream()?, graph()?);
     let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
     let (block, places) = ([x], [0]);
-    let call = otr_kernel_call_t {
+    let call = otr_host_kernel_call_t {
         function: Some(double),
         args: block.as_ptr().cast(),
         args_size: 8,
@@ -278,7 +278,7 @@ fn kernels_and_operators(context: &Context) -> Verdict {
         address_count: 1,
         ..super::graphs::kernel()
     };
-    let kernel = made(|out| otr!(graph_add_kernel, graph, null(), 0, &call, out))?;
+    let kernel = made(|out| otr!(graph_add_host_kernel, graph, null(), 0, &call, out))?;
     let operator = with_add(DType::F32, (y, x, x), 16, 3, |add, call| {
         tried(|out| otr!(graph_add_operator, graph, &kernel, 1, add, call, out))
     })?;
@@ -301,19 +301,19 @@ fn kernels_and_operators(context: &Context) -> Verdict {
     equal!([kernel, operator], [0, 1], "numbers of nodes");
     // The same kernel in the order of a stream.
     upload(stream, x, &[5f32; 16])?;
-    otr!(kernel_launch, stream, &call)?;
+    otr!(host_kernel_launch, stream, &call)?;
     equal!(
         download::<f32>(stream, x, 16)?,
         [10.0; 16],
         "what was launched"
     );
     let misplaced = [4];
-    let call = otr_kernel_call_t {
+    let call = otr_host_kernel_call_t {
         address_offsets: misplaced.as_ptr(),
         ..call
     };
     refused(
-        otr!(graph_add_kernel, graph, null(), 0, &call, &mut 0),
+        otr!(graph_add_host_kernel, graph, null(), 0, &call, &mut 0),
         Code::INVALID_ARGUMENT,
         "an address at a place that is none",
     )?;
@@ -325,12 +325,12 @@ fn wrong_nodes(context: &Context) -> Verdict {
     start(context)?;
     let (stream, graph) = (stream()?, graph()?);
     let (address, gone) = (alloc(64, stream)?, alloc(1 << 22, stream)?);
-    otr!(memory_free, gone)?;
+    otr!(memory_free, 0, gone)?;
     let node = add_fill(graph, &[], address, 1)?;
     let none = node + 1;
     let (pattern, block, places) = ([1u8; 16], [gone], [0]);
     let pattern = pattern.as_ptr().cast::<c_void>();
-    let call = otr_kernel_call_t {
+    let call = otr_host_kernel_call_t {
         args: block.as_ptr().cast(),
         args_size: 8,
         address_offsets: places.as_ptr(),
@@ -414,7 +414,7 @@ fn wrong_nodes(context: &Context) -> Verdict {
         ),
         (
             "a kernel on freed memory",
-            otr!(graph_add_kernel, graph, null(), 0, &call, &mut out),
+            otr!(graph_add_host_kernel, graph, null(), 0, &call, &mut out),
         ),
         (
             "an operator without its struct",

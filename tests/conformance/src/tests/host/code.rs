@@ -144,7 +144,7 @@ fn affine(address: u64, by: i32, plus: i32) -> Arguments {
 }
 
 fn launch(stream: u64, kernel: u64, arguments: &Arguments) -> Result<(), Refused> {
-    otr!(launch, stream, kernel, &arguments.raw())
+    otr!(kernel_launch, stream, kernel, &arguments.raw())
 }
 
 fn formats_that_are_not_taken(context: &Context) -> Verdict {
@@ -226,8 +226,8 @@ fn stale_handles(context: &Context) -> Verdict {
             otr!(module_query, id, &mut 0),
             otr!(kernel_get, id, null(), &mut 0),
             otr!(kernel_destroy, id),
-            otr!(launch, stream, id, &raw),
-            otr!(graph_add_launch, graph, null(), 0, id, &raw, &mut 0),
+            otr!(kernel_launch, stream, id, &raw),
+            otr!(graph_add_kernel, graph, null(), 0, id, &raw, &mut 0),
         ];
         for answer in answers {
             refused(answer, Code::INVALID_HANDLE, "a handle that is none")?;
@@ -361,7 +361,7 @@ fn wrong_arguments(context: &Context) -> Verdict {
         let answer = launch(stream, kernel, &wrong);
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
-    let answer = otr!(launch, stream, kernel, null());
+    let answer = otr!(kernel_launch, stream, kernel, null());
     refused(answer, Code::INVALID_ARGUMENT, "NULL as launch")?;
     holds(stream, x, 1.0, "what no launch has changed")?;
     launch(stream, kernel, &affine(x, 2, 3))?;
@@ -387,7 +387,7 @@ fn bind(exec: u64, name: &CStr, value: &[u8]) -> Verdict<Result<(), Refused>> {
 fn graph_of(kernel: u64, arguments: &Arguments) -> Verdict<(u64, u32)> {
     let graph = made(|out| otr!(graph_create, 0, 0, out))?;
     let raw = arguments.raw();
-    let node = made(|out| otr!(graph_add_launch, graph, null(), 0, kernel, &raw, out))?;
+    let node = made(|out| otr!(graph_add_kernel, graph, null(), 0, kernel, &raw, out))?;
     Ok((graph, node))
 }
 

@@ -125,7 +125,7 @@ fn copies_between_drivers(context: &Context) -> Verdict {
         let theirs = made(|out| otr!(stream_default, target, out))?;
         let from = made(|out| otr!(memory_alloc, source, SIZE, here, out))?;
         let to = made(|out| otr!(memory_alloc, target, SIZE, theirs, out))?;
-        let copy = || otr!(copy_peer_on, here, target, to, source, from, SIZE);
+        let copy = || otr!(copy_peer, here, target, to, source, from, SIZE);
         let arrived = |value: u8| {
             equal!(
                 download::<u8>(theirs, to, SIZE as usize)?,
@@ -156,7 +156,7 @@ fn copies_between_drivers(context: &Context) -> Verdict {
         )?;
         arrived(2)?;
         refused(
-            otr!(copy_peer_on, here, target, to, source, from, 1 << 40),
+            otr!(copy_peer, here, target, to, source, from, 1 << 40),
             Code::INVALID_ARGUMENT,
             "a copy beyond the end",
         )?;

@@ -44,7 +44,7 @@ fn healthy(stream: u64) -> Verdict {
         vec![0x5a; 4096],
         "what works after the fault"
     );
-    Ok(otr!(memory_free, address)?)
+    Ok(otr!(memory_free, 0, address)?)
 }
 
 /// The one of these outcomes that is refused, with its place.
@@ -322,7 +322,7 @@ pub(in crate::tests) mod work {
             );
             refused(outcome, Code::DEVICE_LOST, "a fill on a lost device")?;
         }
-        otr!(memory_free, address)?;
+        otr!(memory_free, 0, address)?;
         Ok(otr!(stream_destroy, stream)?)
     }
 
@@ -377,7 +377,7 @@ pub(in crate::tests) mod memory {
             for (at, &address) in held.iter().enumerate() {
                 let found = download::<u8>(stream, address + 2 * MIB - 16, 16)?;
                 equal!(found, [at as u8; 16], "piece {at}");
-                otr!(memory_free, address)?;
+                otr!(memory_free, 0, address)?;
             }
         }
         let (held, mut counted, mut limit) = (held()?, 0, 0);
@@ -416,7 +416,7 @@ pub(in crate::tests) mod memory {
                     Ok(()) => held.push((address, size, value)),
                     Err(_) => {
                         failed += 1;
-                        otr!(memory_free, address)?;
+                        otr!(memory_free, 0, address)?;
                     }
                 }
             } else if !held.is_empty() {
@@ -430,7 +430,7 @@ pub(in crate::tests) mod memory {
                 }
                 if rng.bool() {
                     held.retain(|&(other, ..)| other != address);
-                    otr!(memory_free, address)?;
+                    otr!(memory_free, 0, address)?;
                 }
             }
         }

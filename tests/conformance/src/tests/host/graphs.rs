@@ -48,9 +48,9 @@ unsafe extern "C" fn nothing(_args: *const c_void, _size: u32, _bias: i64) -> i3
 }
 
 /// A kernel that does nothing.
-pub(super) fn kernel() -> otr_kernel_call_t {
-    otr_kernel_call_t {
-        struct_size: size_of::<otr_kernel_call_t>(),
+pub(super) fn kernel() -> otr_host_kernel_call_t {
+    otr_host_kernel_call_t {
+        struct_size: size_of::<otr_host_kernel_call_t>(),
         next: null(),
         function: Some(nothing),
         args: null(),
@@ -167,7 +167,7 @@ fn other_threads_cannot_break_it(context: &Context) -> Verdict {
             [1; 8],
             "work of another thread"
         );
-        otr!(memory_free, memory)?;
+        otr!(memory_free, 0, memory)?;
         Ok(otr!(stream_synchronize, own)?)
     })?;
     let exec = executable(end(capturing)?)?;
@@ -191,7 +191,7 @@ fn an_executable_graph_keeps_what_it_needs(context: &Context) -> Verdict {
     let graph = end(stream)?;
     let exec = executable(graph)?;
     otr!(graph_destroy, graph)?;
-    otr!(memory_free, inner)?;
+    otr!(memory_free, 0, inner)?;
     for _ in 0..5 {
         let other = alloc(64, stream)?;
         fill(stream, other, 64, &[0xee])?;
@@ -223,7 +223,7 @@ fn capture_round(streams: [u64; 2], points: [u64; 2], result: u64, value: u8) ->
     copy(second, result, inner + 4032)?;
     otr!(event_record, points[1], second)?;
     otr!(stream_wait_event, first, points[1])?;
-    otr!(memory_free, inner)?;
+    otr!(memory_free, 0, inner)?;
     let graph = end(first)?;
     let exec = executable(graph)?;
     otr!(graph_destroy, graph)?;
@@ -256,7 +256,7 @@ fn plain_round(stream: u64, point: u64, round: u8) -> Verdict {
         vec![round; size as usize],
         "work of another thread"
     );
-    Ok(otr!(memory_free, address)?)
+    Ok(otr!(memory_free, 0, address)?)
 }
 
 fn captures_beside_other_work(context: &Context) -> Verdict {
@@ -369,7 +369,7 @@ fn bindings_are_for_later_replays(context: &Context) -> Verdict {
         fill(stream, freed, 64, &[3])?;
         otr!(graph_bind, exec, source, freed)?;
         otr!(graph_bind, exec, target, targets[1])?;
-        otr!(memory_free, freed)?;
+        otr!(memory_free, 0, freed)?;
         let another = alloc(64, stream)?;
         fill(stream, another, 64, &[0xee])?;
         replay(exec, stream)?;
@@ -397,7 +397,7 @@ fn bindings_are_for_later_replays(context: &Context) -> Verdict {
             Code::NOT_FOUND,
             "a name that there is not",
         )?;
-        otr!(memory_free, another)?;
+        otr!(memory_free, 0, another)?;
         otr!(graph_exec_destroy, exec)?;
     }
     Ok(())
@@ -511,11 +511,11 @@ fn replays_run_one_after_the_other(context: &Context) -> Verdict {
     start(context)?;
     let (first, second) = (stream()?, stream()?);
     begin(first)?;
-    let call = otr_kernel_call_t {
+    let call = otr_host_kernel_call_t {
         function: Some(look),
         ..kernel()
     };
-    otr!(kernel_launch, first, &call)?;
+    otr!(host_kernel_launch, first, &call)?;
     let exec = executable(end(first)?)?;
     for _ in 0..30 {
         otr!(graph_replay, exec, first)?;
@@ -547,12 +547,12 @@ fn a_failure_in_a_replay(context: &Context) -> Verdict {
     fill(stream, address, 64, &[1])?;
     otr!(stream_synchronize, stream)?;
     begin(stream)?;
-    let call = otr_kernel_call_t {
+    let call = otr_host_kernel_call_t {
         function: Some(maybe),
         label: c"doubtful".as_ptr(),
         ..kernel()
     };
-    otr!(kernel_launch, stream, &call)?;
+    otr!(host_kernel_launch, stream, &call)?;
     fill(stream, address, 64, &[2])?;
     let graph = end(stream)?;
     for way in ways(context)? {

@@ -57,7 +57,7 @@ pub(super) fn options(entries: u64) -> otr_history_options_t {
 }
 
 fn free(address: u64) -> Verdict {
-    Ok(otr!(memory_free, address)?)
+    Ok(otr!(memory_free, 0, address)?)
 }
 
 fn push(label: &CStr) -> Verdict {
@@ -77,7 +77,7 @@ fn labelled(label: &CStr, size: u64, stream: u64) -> Verdict<u64> {
 }
 
 fn label_of(address: u64) -> Verdict<Option<String>> {
-    let info: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, address, out))?;
+    let info: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, 0, address, out))?;
     Ok(text(info.label))
 }
 
@@ -539,7 +539,7 @@ fn traces(context: &Context) -> Verdict {
     otr!(memory_trace_start, 0, file.path()?.as_ptr())?;
     otr!(memory_trace_mark, 0, c"step0".as_ptr())?;
     let address = labelled(c"layer", 3333, stream)?;
-    otr!(memory_record_stream, address, super::stream()?)?;
+    otr!(memory_record_stream, 0, address, super::stream()?)?;
     free(address)?;
     free(early)?;
     otr!(memory_trace_stop, 0)?;

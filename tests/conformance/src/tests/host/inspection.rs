@@ -244,7 +244,7 @@ fn failed_calls(context: &Context) -> Verdict {
     let beyond_reach = if reaches { invalid } else { Code::UNSUPPORTED };
     type Call<'a> = &'a dyn Fn() -> Result<(), Refused>;
     let gone = alloc(1 << 22, stream)?;
-    otr!(memory_free, gone)?;
+    otr!(memory_free, 0, gone)?;
     let calls: [(&str, Code, Call<'_>); 10] = [
         ("a copy from freed memory", invalid, &|| {
             otr!(

@@ -41,7 +41,7 @@ tests! { "host-abi.observer":
 const MIB: u64 = 1 << 20;
 
 fn free(address: u64) -> Verdict {
-    Ok(otr!(memory_free, address)?)
+    Ok(otr!(memory_free, 0, address)?)
 }
 
 /// An observation, kept beyond the observer's call.
@@ -244,7 +244,7 @@ unsafe extern "C" fn reenter(user: *mut c_void, _: *const otr_observation_t) {
     let (mut address, mut observer) = (0, 0);
     let heard = Heard::new();
     let outcome = otr!(memory_alloc, 0, 64, inner.stream, &mut address)
-        .and_then(|()| otr!(memory_free, address))
+        .and_then(|()| otr!(memory_free, 0, address))
         .and_then(|()| {
             let (kinds, user) = (OTR_OBSERVE_FREE, heard.user());
             otr!(observer_add, kinds, Some(hear), user, &mut observer)

@@ -53,11 +53,11 @@ fn pool_alloc(pool: u64, size: u64, stream: u64) -> Verdict<u64> {
 }
 
 fn facts(address: u64) -> Verdict<otr_pointer_info_t> {
-    filled(|out| otr!(memory_pointer_info, address, out))
+    filled(|out| otr!(memory_pointer_info, 0, address, out))
 }
 
 fn free(address: u64) -> Verdict {
-    Ok(otr!(memory_free, address)?)
+    Ok(otr!(memory_free, 0, address)?)
 }
 
 /// The pool of which new memory is.
@@ -446,6 +446,7 @@ fn pools_stay_on_their_device(context: &Context) -> Verdict {
     begin_use(there, 0)?;
     equal!(pool_of_new(stream)?, 0, "the pool of memory of this device");
     let address = made(|out| otr!(memory_alloc, 1, 64, other, out))?;
-    equal!(facts(address)?.pool, there, "and of the other");
+    let known = filled::<otr_pointer_info_t>(|out| otr!(memory_pointer_info, 1, address, out))?;
+    equal!(known.pool, there, "and of the other");
     Ok(otr!(pool_end_use, there)?)
 }

@@ -24,6 +24,8 @@ tests! { "host-abi.sharing":
     exported_or_unsupported: H2 H11, absent Ipc;
     /// A text that no export gave is refused, and what was not imported is not closed.
     what_was_not_exported: H2 H22;
+    /// An address of one device is refused with another device, whose number the text has, and nothing changes.
+    an_address_of_another_device: H2 H3 H21, needs TwoDevices;
     /// A copy between two devices is in the order of its stream, which is of either and of no other.
     copies_between_devices: H18 H22, needs TwoDevices;
     /// A copy between devices is refused where a range is of none; one within a device is a copy.
@@ -68,12 +70,14 @@ fn import(exported: &CString) -> Result<(u64, u64), Refused> {
 fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String> {
     let (address, size) = import(exported)?;
     equal!(size, expected, "bytes that are imported");
-    let info: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, address + 9, out))?;
+    let info: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, 0, address + 9, out))?;
     equal!(
-        (info.base, info.size, info.device),
-        (address, size, 0),
+        (info.base, info.size),
+        (address, size),
         "facts of imported memory"
     );
+    let device = made(|out| otr!(memory_find, address + 9, out))?;
+    equal!(device, 0, "the device of imported memory");
     let mut bytes: Vec<u8> = download(stream, address, SIZE as usize)?;
     let first = bytes[0];
     bytes
@@ -93,13 +97,13 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
         "a fill beyond the end of imported memory",
     )?;
     refused(
-        otr!(memory_free, address),
+        otr!(memory_free, 0, address),
         Code::INVALID_ARGUMENT,
         "a free of imported memory",
     )?;
     // A stream may be said to use it. It is not passed on, and no graph could keep it.
-    otr!(memory_record_stream, address + 9, self::stream()?)?;
-    otr!(memory_record_stream_on, 0, address, stream)?;
+    otr!(memory_record_stream, 0, address + 9, self::stream()?)?;
+    otr!(memory_record_stream, 0, address, stream)?;
     refused(
         export(address),
         Code::UNSUPPORTED,
@@ -149,7 +153,7 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
     )?;
     let mut info = otr_pointer_info_t::sized(size_of::<otr_pointer_info_t>());
     refused(
-        otr!(memory_pointer_info, address, &mut info),
+        otr!(memory_pointer_info, 0, address, &mut info),
         Code::NOT_FOUND,
         "facts of closed memory",
     )?;
@@ -158,7 +162,7 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
 
 fn export(address: u64) -> Result<CString, Refused> {
     let mut exported = null_mut();
-    otr!(memory_export, address, &mut exported)?;
+    otr!(memory_export, 0, address, &mut exported)?;
     // SAFETY: a string that was handed out just now, and is freed once.
     unsafe {
         let text = CStr::from_ptr(exported).to_owned();
@@ -198,7 +202,8 @@ fn another_process_uses_memory(context: &Context) -> Verdict {
     let Some(text) = exported(context, shared + 1000)? else {
         return Ok(());
     };
-    let usable = filled::<otr_pointer_info_t>(|out| otr!(memory_pointer_info, shared, out))?.size;
+    let usable =
+        filled::<otr_pointer_info_t>(|out| otr!(memory_pointer_info, 0, shared, out))?.size;
     let question = format!("{usable} {}", text.to_string_lossy());
     let mut other = Other::with(context, "host-memory")?;
     for round in 0..2 {
@@ -224,7 +229,7 @@ fn another_process_uses_memory(context: &Context) -> Verdict {
             "memory beside it"
         );
     }
-    Ok(otr!(memory_free, shared)?)
+    Ok(otr!(memory_free, 0, shared)?)
 }
 
 fn exported_or_unsupported(context: &Context) -> Verdict {
@@ -240,7 +245,7 @@ fn exported_or_unsupported(context: &Context) -> Verdict {
     for (what, nowhere) in [("address 0", 0), ("all ones", u64::MAX)] {
         let mut out = null_mut();
         refused(
-            otr!(memory_export, nowhere, &mut out),
+            otr!(memory_export, 0, nowhere, &mut out),
             Code::NOT_FOUND,
             what,
         )?;
@@ -301,6 +306,73 @@ fn beside(size: u64) -> Verdict<(u64, u64)> {
     Ok((stream, address))
 }
 
+fn an_address_of_another_device(context: &Context) -> Verdict {
+    start(context)?;
+    let size = 100_000;
+    let (here, (there, far)) = (stream()?, beside(size)?);
+    let near = alloc(size, here)?;
+    fill(there, far, size, &[5])?;
+    let in_use = || -> Verdict<[u64; 2]> {
+        let of = |device| {
+            let told = filled::<otr_memory_stats_t>(|out| otr!(memory_stats, device, out))?;
+            Verdict::Ok(told.allocated_bytes.current)
+        };
+        Ok([of(0)?, of(1)?])
+    };
+    let before = in_use()?;
+    let found = made(|out| otr!(memory_find, far + 9, out))?;
+    equal!(found, 1, "the device of the number alone");
+    let mut info = otr_pointer_info_t::sized(size_of::<otr_pointer_info_t>());
+    for (what, answer, code) in [
+        ("a free", otr!(memory_free, 0, far), Code::INVALID_ARGUMENT),
+        (
+            "a use by a stream",
+            otr!(memory_record_stream, 0, far, there),
+            Code::INVALID_ARGUMENT,
+        ),
+        (
+            "facts",
+            otr!(memory_pointer_info, 0, far, &mut info),
+            Code::NOT_FOUND,
+        ),
+        (
+            "a close",
+            otr!(memory_close, 0, far),
+            Code::INVALID_ARGUMENT,
+        ),
+        (
+            "a copy from it",
+            otr!(copy_peer, here, 0, near, 0, far, size),
+            Code::INVALID_ARGUMENT,
+        ),
+        (
+            "a copy to it",
+            otr!(copy_peer, here, 0, far, 0, near, size),
+            Code::INVALID_ARGUMENT,
+        ),
+        (
+            "a copy whose devices are the wrong way round",
+            otr!(copy_peer, here, 0, far, 1, near, size),
+            Code::INVALID_ARGUMENT,
+        ),
+    ] {
+        let text = refused(answer, code, what)?.text;
+        check!(
+            text.contains("device 0"),
+            "H3: the device that was named in {text}"
+        );
+    }
+    equal!(info.base, 0, "H2: the output of a failed call");
+    equal!(in_use()?, before, "bytes in use on both devices");
+    equal!(
+        download::<u8>(there, far, size as usize)?,
+        vec![5; size as usize],
+        "the memory"
+    );
+    otr!(memory_free, 1, far)?;
+    Ok(otr!(memory_free, 0, near)?)
+}
+
 fn copies_between_devices(context: &Context) -> Verdict {
     start(context)?;
     let size = 100_000;
@@ -308,7 +380,7 @@ fn copies_between_devices(context: &Context) -> Verdict {
     let near = alloc(size, here)?;
     for round in 1..20u8 {
         fill(here, near, size, &[round])?;
-        otr!(copy_peer, here, far, near, size)?;
+        otr!(copy_peer, here, 1, far, 0, near, size)?;
         fill(here, near, size, &[0])?;
         otr!(stream_synchronize, here)?;
         equal!(
@@ -317,7 +389,7 @@ fn copies_between_devices(context: &Context) -> Verdict {
             "what was copied to the other device"
         );
         fill(there, far, size, &[round + 100])?;
-        otr!(copy_peer, there, near, far, size)?;
+        otr!(copy_peer, there, 0, near, 1, far, size)?;
         fill(there, far, size, &[0])?;
         otr!(stream_synchronize, there)?;
         equal!(
@@ -327,18 +399,18 @@ fn copies_between_devices(context: &Context) -> Verdict {
         );
     }
     refused(
-        otr!(copy_peer, here, far, near, size + (1 << 30)),
+        otr!(copy_peer, here, 1, far, 0, near, size + (1 << 30)),
         Code::INVALID_ARGUMENT,
         "a copy beyond the end",
     )?;
-    otr!(copy_peer, here, far, near, 0)?;
+    otr!(copy_peer, here, 1, far, 0, near, 0)?;
     // A third device has to do with neither.
     let third = made(|out| otr!(device_count, out))?;
     let spec = CString::new(context.spec())?;
     otr!(driver_load, spec.as_ptr())?;
     let elsewhere = made(|out| otr!(stream_create, third, 0, out))?;
     refused(
-        otr!(copy_peer, elsewhere, far, near, 64),
+        otr!(copy_peer, elsewhere, 1, far, 0, near, 64),
         Code::INVALID_ARGUMENT,
         "a copy on a stream of neither device",
     )?;
@@ -350,7 +422,7 @@ fn wrong_copies_between_devices(context: &Context) -> Verdict {
     let stream = stream()?;
     let address = alloc(4096, stream)?;
     fill(stream, address, 64, &[3])?;
-    otr!(copy_peer, stream, address + 64, address, 64)?;
+    otr!(copy_peer, stream, 0, address + 64, 0, address, 64)?;
     equal!(
         download::<u8>(stream, address, 128)?,
         [3; 128],
@@ -364,15 +436,15 @@ fn wrong_copies_between_devices(context: &Context) -> Verdict {
         ("a copy beyond the end", address + 4090, address),
     ] {
         refused(
-            otr!(copy_peer, stream, to, from, 64),
+            otr!(copy_peer, stream, 0, to, 0, from, 64),
             Code::INVALID_ARGUMENT,
             what,
         )?;
     }
-    otr!(copy_peer, stream, 0, 0, 0)?;
-    otr!(memory_free, address)?;
+    otr!(copy_peer, stream, 0, 0, 0, 0, 0)?;
+    otr!(memory_free, 0, address)?;
     refused(
-        otr!(copy_peer, stream, address, address + 64, 64),
+        otr!(copy_peer, stream, 0, address, 0, address + 64, 64),
         Code::INVALID_ARGUMENT,
         "a copy of freed memory",
     )?;

@@ -300,7 +300,7 @@ fn memory_that_was_freed(context: &Context) -> Verdict {
     let (memory, result) = (first.own(SIZE)?, first.memory(SIZE)?);
     first.all_reduce(memory, result, COUNT as u64)?;
     // The call waits for the second rank, and its memory may not become somebody else's on another stream.
-    otr!(memory_free, memory)?;
+    otr!(memory_free, 0, memory)?;
     let mut others = Vec::new();
     for _ in 0..20 {
         let next = made(|out| otr!(memory_alloc, 0, SIZE, other, out))?;
@@ -317,7 +317,7 @@ fn memory_that_was_freed(context: &Context) -> Verdict {
         "the sums of the other rank"
     );
     for memory in others {
-        otr!(memory_free, memory)?;
+        otr!(memory_free, 0, memory)?;
     }
     give_back(ranks)
 }

@@ -175,7 +175,7 @@ fn context_release() -> Verdict {
         release: Some(unwinding!((*mut c_void, u64))),
         ..history::options(8)
     })?;
-    otr!(memory_free, alloc(4096, stream)?)?;
+    otr!(memory_free, 0, alloc(4096, stream)?)?;
     Ok(otr!(memory_history_stop, 0)?)
 }
 

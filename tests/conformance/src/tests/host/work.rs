@@ -72,8 +72,8 @@ pub(in crate::tests) mod memory {
             );
         }
         equal!(alloc(0, stream)?, 0, "the address of 0 bytes");
-        otr!(memory_free, 0)?;
-        otr!(memory_free, address)?;
+        otr!(memory_free, 0, 0)?;
+        otr!(memory_free, 0, address)?;
         Ok(())
     }
 
@@ -109,9 +109,9 @@ pub(in crate::tests) mod memory {
                 "a copy of all numbers",
                 otr!(copy, stream, address, host, u64::MAX, kind),
             ),
-            ("a free of an offset", otr!(memory_free, address + 64)),
-            ("a free of host memory", otr!(memory_free, host)),
-            ("a free of all ones", otr!(memory_free, u64::MAX)),
+            ("a free of an offset", otr!(memory_free, 0, address + 64)),
+            ("a free of host memory", otr!(memory_free, 0, host)),
+            ("a free of all ones", otr!(memory_free, 0, u64::MAX)),
         ];
         for (what, answer) in all {
             refused(answer, Code::INVALID_ARGUMENT, what)?;
@@ -121,9 +121,13 @@ pub(in crate::tests) mod memory {
             vec![3; 4096],
             "the memory"
         );
-        otr!(memory_free, address)?;
+        otr!(memory_free, 0, address)?;
         for (what, answer, says) in [
-            ("a second free", otr!(memory_free, address), "already free"),
+            (
+                "a second free",
+                otr!(memory_free, 0, address),
+                "already free",
+            ),
             (
                 "a fill of freed memory",
                 otr!(fill, stream, address, 64, pattern, 1),
@@ -153,7 +157,7 @@ pub(in crate::tests) mod memory {
                 64,
                 kind
             )?;
-            otr!(memory_free, address)?;
+            otr!(memory_free, 0, address)?;
         }
         gate.open();
         let expected: Vec<u8> = (0..50u8).flat_map(|round| [round; 64]).collect();
@@ -176,8 +180,8 @@ pub(in crate::tests) mod memory {
             hold(second, &gate)?;
             let kind = CopyKind::DeviceToDevice.raw();
             otr!(copy, second, kept, address, 1 << 16, kind)?;
-            otr!(memory_record_stream, address, second)?;
-            otr!(memory_free, address)?;
+            otr!(memory_record_stream, 0, address, second)?;
+            otr!(memory_free, 0, address)?;
             // Were the same memory given out now, this is what would be copied.
             let another = alloc(1 << 16, first)?;
             fill(first, another, 1 << 16, &[0xee])?;
@@ -188,7 +192,7 @@ pub(in crate::tests) mod memory {
                 vec![round; 1 << 16],
                 "what the second stream copied"
             );
-            otr!(memory_free, another)?;
+            otr!(memory_free, 0, another)?;
         }
         Ok(())
     }
@@ -241,7 +245,7 @@ pub(in crate::tests) mod memory {
             .map(|_| alloc(free / 16, stream))
             .collect::<Verdict<_>>()?;
         for address in pieces {
-            otr!(memory_free, address)?;
+            otr!(memory_free, 0, address)?;
         }
         let info: crate::tests::host::bindings::otr_device_info_t =
             super::super::filled(|out| otr!(device_info, 0, out))?;
@@ -264,7 +268,7 @@ pub(in crate::tests) mod memory {
                     pattern(size, seed),
                     "{size} bytes, before they are freed"
                 );
-                otr!(memory_free, address)?;
+                otr!(memory_free, 0, address)?;
             } else {
                 let (size, stream) = (rng.usize(1..30_000), streams[rng.usize(..4)]);
                 let address = alloc(size as u64, stream)?;
@@ -567,8 +571,8 @@ fn a_fork_is_refused(context: &Context) -> Verdict {
             otr!(fill, stream, address, 0, pattern, 1),
             otr!(host_call, stream, Some(fails), null_mut()),
             otr!(memory_alloc, 0, 0, stream, &mut long),
-            otr!(memory_free, 0),
-            otr!(memory_free, address),
+            otr!(memory_free, 0, 0),
+            otr!(memory_free, 0, address),
             otr!(memory_label_push, c"child".as_ptr()),
             otr!(memory_set_process_limit, 1 << 30),
             otr!(host_is_pinned, pattern, &mut word),
@@ -601,7 +605,7 @@ fn a_fork_is_refused(context: &Context) -> Verdict {
         [1; 64],
         "the parent's work goes on"
     );
-    otr!(memory_free, address)?;
+    otr!(memory_free, 0, address)?;
     otr!(generator_destroy, generator)?;
     otr!(event_destroy, point)?;
     Ok(otr!(stream_destroy, stream)?)

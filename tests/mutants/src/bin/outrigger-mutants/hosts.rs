@@ -231,11 +231,11 @@ hosts! {
 
     /// A string that is handed out stays the library's.
     string_not_handed_out [H11] {
-        memory_stats_json(device: u32, json: *mut *mut c_char) {
-            let status = otr_memory_stats_json(device, json);
+        load_report(json: *mut *mut c_char) {
+            let status = otr_load_report(json);
             if status.is_null() {
                 otr_string_free(*json);
-                *json = c"{}".as_ptr().cast_mut();
+                *json = c"[]".as_ptr().cast_mut();
             }
             status
         }
@@ -410,6 +410,26 @@ hosts! {
         }
     }
 
+    /// An address is freed on whichever device has it.
+    device_of_an_address_ignored [H21] {
+        memory_free(device: u32, address: u64) {
+            let mut owner = device;
+            otr_status_free(otr_memory_find(address, &mut owner));
+            otr_memory_free(owner, address)
+        }
+    }
+
+    /// A number is taken for an address of the first device.
+    number_of_the_first_device [H21] {
+        memory_find(address: u64, device: *mut u32) {
+            let status = otr_memory_find(address, device);
+            if status.is_null() {
+                *device = 0;
+            }
+            status
+        }
+    }
+
     /// A fill of a range that is no memory succeeds.
     ranges_unchecked [H22] {
         fill(stream: u64, dst: u64, size: u64, pattern: *const c_void, width: u32) {
@@ -419,7 +439,7 @@ hosts! {
 
     /// The streams that use memory are forgotten.
     streams_forgotten [H23] {
-        memory_record_stream(_address: u64, _stream: u64) { null_mut() }
+        memory_record_stream(_device: u32, _address: u64, _stream: u64) { null_mut() }
     }
 
     /// After the first time that memory ran out, nothing can be allocated any more.
@@ -478,7 +498,7 @@ hosts! {
     binding_lost [H28] {
         graph_bind(exec: u64, slot: u32, address: u64) {
             let mut info = otr_pointer_info_t { struct_size: size_of::<otr_pointer_info_t>(), ..std::mem::zeroed() };
-            let known = otr_memory_pointer_info(address, &mut info);
+            let known = otr_memory_pointer_info(0, address, &mut info);
             if known.is_null() {
                 return null_mut();
             }

@@ -95,15 +95,10 @@ handles! {
     /// A stream that is none takes no copy between devices.
     copy_peer: Stream, |id| {
         let address = alloc(64, stream()?)?;
-        Ok(otr!(copy_peer, id, address, address + 32, 32))
-    };
-    /// A stream that is none takes no copy between devices that are named.
-    copy_peer_on: Stream, |id| {
-        let address = alloc(64, stream()?)?;
-        Ok(otr!(copy_peer_on, id, 0, address, 0, address + 32, 32))
+        Ok(otr!(copy_peer, id, 0, address, 0, address + 32, 32))
     };
     /// A stream that is none launches nothing.
-    kernel_launch: Stream, |id| Ok(otr!(kernel_launch, id, &super::super::graphs::kernel()));
+    host_kernel_launch: Stream, |id| Ok(otr!(host_kernel_launch, id, &super::super::graphs::kernel()));
     /// A stream that is none takes no host function, which is not given back either.
     host_node: Stream, |id| {
         let node = super::super::building::functions::host_node(null_mut());
@@ -112,11 +107,7 @@ handles! {
     /// An event is not recorded on a stream that is none.
     event_record_stream: Stream, |id| Ok(otr!(event_record, event()?, id));
     /// Memory is not said to be used by a stream that is none.
-    memory_record_stream: Stream, |id| Ok(otr!(memory_record_stream, alloc(64, stream()?)?, id));
-    /// Memory of a device is not said to be used by a stream that is none.
-    memory_record_stream_on: Stream, |id| {
-        Ok(otr!(memory_record_stream_on, 0, alloc(64, stream()?)?, id))
-    };
+    memory_record_stream: Stream, |id| Ok(otr!(memory_record_stream, 0, alloc(64, stream()?)?, id));
     /// Pinned memory is not said to be used by a stream that is none.
     host_record_stream: Stream, |id| {
         let pointer = super::super::pinned::pinned(64)?;
@@ -192,7 +183,7 @@ handles! {
         let operator = made(|out| otr!(operator_find, c"add".as_ptr(), out))?;
         let call = super::super::operators::empty_call();
         let all = [
-            ("a kernel", otr!(graph_add_kernel, id, null(), 0, &kernel, node)),
+            ("a kernel", otr!(graph_add_host_kernel, id, null(), 0, &kernel, node)),
             ("an operator", otr!(graph_add_operator, id, null(), 0, operator, &call, node)),
             ("a copy", otr!(graph_add_copy, id, null(), 0, address, address + 32, 32, d2d, node)),
             ("a fill", otr!(

@@ -62,7 +62,6 @@ fn devices(context: &Context) -> Verdict {
             otr!(stream_from_pool, device, 0, &mut id),
             otr!(generator_default, device, &mut id),
             otr!(memory_stats, device, &mut stats),
-            otr!(memory_stats_json, device, &mut string),
             otr!(memory_reset_peak, device),
             otr!(memory_reset_accumulated, device),
             otr!(memory_trim, device, 0, &mut bytes),
@@ -80,12 +79,13 @@ fn devices(context: &Context) -> Verdict {
             otr!(memory_snapshot, device, &mut string),
             otr!(memory_import, device, text, &mut bytes, &mut id),
             otr!(memory_close, device, 64),
-            otr!(memory_free_on, device, 64),
-            otr!(memory_record_stream_on, device, 64, stream()?),
-            otr!(memory_pointer_info_on, device, 64, &mut known),
-            otr!(memory_export_on, device, 64, &mut string),
-            otr!(copy_peer_on, stream()?, device, 64, 0, 64, 8),
-            otr!(copy_peer_on, stream()?, 0, address, device, 64, 8),
+            otr!(memory_free, device, 64),
+            otr!(memory_record_stream, device, 64, stream()?),
+            otr!(memory_pointer_info, device, 64, &mut known),
+            otr!(memory_export, device, 64, &mut string),
+            otr!(copy_peer, stream()?, device, 64, 0, 64, 8),
+            otr!(copy_peer, stream()?, 0, address, device, 64, 8),
+            otr!(copy_peer, stream()?, 0, address, device, 64, 0),
         ];
         for (at, answer) in all.into_iter().enumerate() {
             refused(
@@ -289,7 +289,7 @@ fn struct_sizes(context: &Context) -> Verdict {
     );
     partly_filled::<otr_device_info_t>("facts of a device", |out| otr!(device_info, 0, out))?;
     partly_filled::<otr_pointer_info_t>("facts of an address", |out| {
-        otr!(memory_pointer_info, address, out)
+        otr!(memory_pointer_info, 0, address, out)
     })?;
     partly_filled::<otr_memory_stats_t>("statistics", |out| otr!(memory_stats, 0, out))?;
     partly_filled::<otr_memory_stats_t>("statistics of pinned memory", |out| {
@@ -304,8 +304,8 @@ fn struct_sizes(context: &Context) -> Verdict {
         otr!(graph_exec_info, exec, out)
     })?;
     // What the library reads has all of version 1.0.
-    let kernel = otr_kernel_call_t {
-        struct_size: size_of::<otr_kernel_call_t>() - 1,
+    let kernel = otr_host_kernel_call_t {
+        struct_size: size_of::<otr_host_kernel_call_t>() - 1,
         ..kernel
     };
     let node = otr_host_node_t {
@@ -320,10 +320,13 @@ fn struct_sizes(context: &Context) -> Verdict {
     call.struct_size -= 1;
     let add = made(|out| otr!(operator_find, c"add".as_ptr(), out))?;
     let all = [
-        ("a short kernel call", otr!(kernel_launch, stream, &kernel)),
+        (
+            "a short kernel call",
+            otr!(host_kernel_launch, stream, &kernel),
+        ),
         (
             "a short kernel call of a graph",
-            otr!(graph_add_kernel, graph, null(), 0, &kernel, &mut 0),
+            otr!(graph_add_host_kernel, graph, null(), 0, &kernel, &mut 0),
         ),
         ("a short host function", otr!(host_node, stream, &node)),
         (
@@ -374,12 +377,12 @@ fn reserved_fields(context: &Context) -> Verdict {
         Code::INVALID_ARGUMENT,
         "arguments of an operator call that are cut off",
     )?;
-    let wrong = otr_kernel_call_t {
+    let wrong = otr_host_kernel_call_t {
         reserved: 1,
         ..super::super::graphs::kernel()
     };
     refused(
-        otr!(kernel_launch, stream, &wrong),
+        otr!(host_kernel_launch, stream, &wrong),
         Code::INVALID_ARGUMENT,
         "`reserved` of a kernel call",
     )?;
@@ -388,7 +391,7 @@ fn reserved_fields(context: &Context) -> Verdict {
         super::super::building::functions::host_node(null_mut()),
     );
     let next = std::ptr::from_ref(&call).cast();
-    let kernel = otr_kernel_call_t { next, ..kernel };
+    let kernel = otr_host_kernel_call_t { next, ..kernel };
     let [reserved, extended] = [
         otr_host_node_t {
             reserved: 1,
@@ -407,7 +410,7 @@ fn reserved_fields(context: &Context) -> Verdict {
     let all = [
         (
             "`next` of a kernel call",
-            otr!(kernel_launch, stream, &kernel),
+            otr!(host_kernel_launch, stream, &kernel),
         ),
         (
             "`reserved` of a host function",
@@ -478,9 +481,7 @@ fn strings_that_are_handed_out(context: &Context) -> Verdict {
     json(|out| otr!(load_report, out))?;
     json(|out| otr!(fallback_report, out))?;
     json(|out| otr!(memory_snapshot, 0, out))?;
-    json(|out| otr!(memory_stats_json, 0, out))?;
     json(|out| otr!(memory_holders, 0, 5, out))?;
-    json(|out| otr!(host_stats_json, out))?;
     json(|out| otr!(pool_snapshot, pool, out))?;
     json(|out| otr!(graph_dump, graph, OTR_GRAPH_JSON, out))?;
     // SAFETY: NULL is ignored.

@@ -236,7 +236,7 @@ fn of_a_graph(context: &Context) -> Verdict {
         otr!(graph_exec_destroy, exec)?;
         otr!(graph_exec_destroy, other)?;
         otr!(stream_synchronize, stream)?;
-        otr!(memory_free, address)?;
+        otr!(memory_free, 0, address)?;
         until_given_back(&[(script, 2), (captured, 1)], before)?;
         equal!(
             (script.counts(), captured.counts()),
@@ -260,7 +260,7 @@ fn what_a_replay_uses(context: &Context) -> Verdict {
         copy(stream, inner, x)?;
         otr!(host_node, stream, &script.node())?;
         copy(stream, y, inner)?;
-        otr!(memory_free, inner)?;
+        otr!(memory_free, 0, inner)?;
         let graph = end(stream)?;
         let Some(exec) = replayable(graph, way)? else {
             continue;
@@ -271,7 +271,7 @@ fn what_a_replay_uses(context: &Context) -> Verdict {
         otr!(graph_exec_destroy, exec)?;
         otr!(graph_destroy, graph)?;
         otr!(pool_destroy, pool)?;
-        otr!(memory_free, x)?;
+        otr!(memory_free, 0, x)?;
         otr!(memory_empty_cache, 0)?;
         // Nobody else gets the memory.
         let others: Vec<u64> = (0..32).map(|_| alloc(64, other)).collect::<Verdict<_>>()?;
@@ -287,7 +287,7 @@ fn what_a_replay_uses(context: &Context) -> Verdict {
             "what a replay by flags {way:#x} has copied"
         );
         for address in others.into_iter().chain([y]) {
-            otr!(memory_free, address)?;
+            otr!(memory_free, 0, address)?;
         }
         until_given_back(&[(script, 1)], before)?;
         equal!(script.counts(), (1, 0, 1), "calls, told, given back");
@@ -313,7 +313,7 @@ fn of_a_graph_that_fails(context: &Context) -> Verdict {
         replay(exec, stream)?;
         otr!(graph_exec_destroy, exec)?;
         otr!(graph_destroy, graph)?;
-        otr!(memory_free, address)?;
+        otr!(memory_free, 0, address)?;
         refused(
             otr!(stream_synchronize, stream),
             Code::OUT_OF_RANGE,
@@ -388,7 +388,7 @@ fn bound_memory(context: &Context) -> Verdict {
         }
         otr!(graph_destroy, graph)?;
     }
-    otr!(memory_free, address)?;
+    otr!(memory_free, 0, address)?;
     until_given_back(&[(script, 1)], before)?;
     equal!(script.counts(), (0, 0, 1), "calls, told, given back");
     Ok(())

@@ -42,7 +42,7 @@ fn executable_graphs(context: &Context) -> Verdict {
     fill(stream, address, 64, &[6])?;
     let inner = alloc(5000, stream)?;
     fill(stream, inner, 5000, &[7])?;
-    otr!(memory_free, inner)?;
+    otr!(memory_free, 0, inner)?;
     let graph = end(stream)?;
     let native = context.has(&context.open()?, Need::Graphs);
     let modes = [
@@ -156,7 +156,7 @@ fn numbers_are_bound(context: &Context) -> Verdict {
     );
     replayed(6.0, "with another number")?;
     otr!(graph_bind, exec, operand, other)?;
-    otr!(memory_free, other)?;
+    otr!(memory_free, 0, other)?;
     replayed(60.0, "with another operand, which the graph holds")?;
     for wrong in [operand, alpha + operand + 1, u32::MAX] {
         refused(
@@ -206,8 +206,8 @@ fn wrong_bindings(context: &Context) -> Verdict {
         alloc(64, stream)?,
         alloc(1 << 22, stream)?,
     );
-    otr!(memory_free, gone)?;
-    let facts: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, other, out))?;
+    otr!(memory_free, 0, gone)?;
+    let facts: otr_pointer_info_t = filled(|out| otr!(memory_pointer_info, 0, other, out))?;
     let on_stack = std::ptr::from_ref(&facts) as u64;
     begin(stream)?;
     fill(stream, x, 64, &[5])?;
