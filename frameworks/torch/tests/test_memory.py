@@ -38,7 +38,6 @@ def test_figures_have_torchs_names_and_add_up(device, module, memory):
     assert module.memory.memory_holders is memory.memory_holders
     module.init()
     flat = memory.memory_stats(device)
-    assert flat.items() >= torch.accelerator.memory_stats(device).items(), "torch's own names have the same numbers"
     counts = ("maps", "unmaps", "views", "view_reuses", "stream_waits", "host_waits", "device_alloc", "ooms")
     assert all(isinstance(flat[f"num_{name}"], int) for name in counts)
     for name in ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes"):
@@ -50,6 +49,7 @@ def test_figures_have_torchs_names_and_add_up(device, module, memory):
     assert nested["reserved_bytes"]["all"]["peak"] == flat["reserved_bytes.all.peak"]
     small, large = torch.empty(7, device=device), torch.empty(3 * MIB, dtype=torch.uint8, device=device)
     after = torch.accelerator.memory_stats(device)
+    assert memory.memory_stats(device).items() >= after.items(), "torch's own names have the same numbers"
     assert after["allocated_bytes.small_pool.current"] == flat["allocated_bytes.small_pool.current"] + 512
     assert after["allocated_bytes.large_pool.current"] == flat["allocated_bytes.large_pool.current"] + 3 * MIB
     full, short = memory.memory_summary(device), memory.memory_summary(device, abbreviated=True)
