@@ -164,6 +164,7 @@ impl Outcome {
                 difference.entry.name().to_owned(),
                 match difference.kind {
                     DifferenceKind::Code(..) => "code",
+                    DifferenceKind::Outcome(..) => "outcome",
                     DifferenceKind::Bytes { .. } => "bytes",
                     DifferenceKind::HostCalls(..) => "host calls",
                 }

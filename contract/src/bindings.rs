@@ -102,6 +102,8 @@ pub const OTR_FAILURE_COMMAND: u32 = 1;
 pub const OTR_FAILURE_DEVICE: u32 = 2;
 pub const OTR_EVENT_TIMING: u32 = 1;
 pub const OTR_HOST_CALL_CANNOT_FAIL: u32 = 1;
+pub const OTR_LABEL_BYTES: u32 = 128;
+pub const OTR_MESSAGE_BYTES: u32 = 256;
 pub const OTR_IPC_HANDLE_BYTES: usize = 64;
 pub type otr_code_t = i32;
 pub type otr_dtype_t = u32;
@@ -702,6 +704,44 @@ const _: () = {
 pub type otr_queue_params_t = otr_queue_params;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct otr_outcome {
+    pub struct_size: usize,
+    pub next: *mut otr_ext_t,
+    pub code: otr_code_t,
+    pub reserved: u32,
+    pub submission: u64,
+    pub label: [::core::ffi::c_char; 128usize],
+    pub message: [::core::ffi::c_char; 256usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_outcome"][::core::mem::size_of::<otr_outcome>() - 416usize];
+    ["Alignment of otr_outcome"][::core::mem::align_of::<otr_outcome>() - 8usize];
+    [
+        "Offset of field: otr_outcome::struct_size",
+    ][::core::mem::offset_of!(otr_outcome, struct_size) - 0usize];
+    [
+        "Offset of field: otr_outcome::next",
+    ][::core::mem::offset_of!(otr_outcome, next) - 8usize];
+    [
+        "Offset of field: otr_outcome::code",
+    ][::core::mem::offset_of!(otr_outcome, code) - 16usize];
+    [
+        "Offset of field: otr_outcome::reserved",
+    ][::core::mem::offset_of!(otr_outcome, reserved) - 20usize];
+    [
+        "Offset of field: otr_outcome::submission",
+    ][::core::mem::offset_of!(otr_outcome, submission) - 24usize];
+    [
+        "Offset of field: otr_outcome::label",
+    ][::core::mem::offset_of!(otr_outcome, label) - 32usize];
+    [
+        "Offset of field: otr_outcome::message",
+    ][::core::mem::offset_of!(otr_outcome, message) - 160usize];
+};
+pub type otr_outcome_t = otr_outcome;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct otr_memory_info_api {
     pub struct_size: usize,
     pub info: ::core::option::Option<
@@ -921,6 +961,7 @@ pub struct otr_timing_api {
     pub event_time: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_drv_event_t,
+            arg2: *mut otr_outcome_t,
             nanoseconds: *mut u64,
         ) -> otr_code_t,
     >,
@@ -1351,7 +1392,10 @@ pub struct otr_collective_api {
         unsafe extern "C" fn(arg1: *mut otr_drv_comm_t) -> otr_code_t,
     >,
     pub query: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut otr_drv_comm_t) -> otr_code_t,
+        unsafe extern "C" fn(
+            arg1: *mut otr_drv_comm_t,
+            arg2: *mut otr_outcome_t,
+        ) -> otr_code_t,
     >,
     pub all_reduce: ::core::option::Option<
         unsafe extern "C" fn(
@@ -1552,10 +1596,16 @@ pub struct otr_driver_api {
         unsafe extern "C" fn(arg1: *mut otr_queue_t) -> otr_code_t,
     >,
     pub queue_query: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut otr_queue_t) -> otr_code_t,
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_outcome_t,
+        ) -> otr_code_t,
     >,
     pub queue_synchronize: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut otr_queue_t) -> otr_code_t,
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_outcome_t,
+        ) -> otr_code_t,
     >,
     pub queue_wait_event: ::core::option::Option<
         unsafe extern "C" fn(
@@ -1581,10 +1631,16 @@ pub struct otr_driver_api {
         ) -> otr_code_t,
     >,
     pub event_query: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut otr_drv_event_t) -> otr_code_t,
+        unsafe extern "C" fn(
+            arg1: *mut otr_drv_event_t,
+            arg2: *mut otr_outcome_t,
+        ) -> otr_code_t,
     >,
     pub event_synchronize: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut otr_drv_event_t) -> otr_code_t,
+        unsafe extern "C" fn(
+            arg1: *mut otr_drv_event_t,
+            arg2: *mut otr_outcome_t,
+        ) -> otr_code_t,
     >,
     pub copy: ::core::option::Option<
         unsafe extern "C" fn(

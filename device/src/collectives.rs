@@ -186,11 +186,12 @@ impl Comm {
     /// Whether the communicator is in order.
     ///
     /// # Errors
-    /// Why it has failed (R52).
+    /// Why it has failed (R52); why there is no outcome.
     pub fn query(&self) -> Result<()> {
         let query = entry!(self.group()?, query);
-        // SAFETY: the communicator is live.
-        self.driver.check(unsafe { query(self.raw()) })
+        // SAFETY: the communicator is live, and the outcome lives through the call.
+        self.driver
+            .wait(|outcome| unsafe { query(self.raw(), outcome) })
     }
 
     /// Makes the communicator fail, on every rank. Returns at once.

@@ -264,17 +264,6 @@ impl Driver {
             Err(self.0.raw.failed(Code(code)))
         }
     }
-
-    /// The same for a query: `false` for not yet.
-    #[inline]
-    pub(crate) fn check_query(&self, code: i32) -> Result<bool> {
-        outrigger_locks::calls_driver();
-        match Code(code) {
-            Code::OK => Ok(true),
-            Code::NOT_READY => Ok(false),
-            code => Err(self.0.raw.failed(code)),
-        }
-    }
 }
 
 impl fmt::Debug for Driver {

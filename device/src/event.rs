@@ -129,25 +129,27 @@ impl Event {
     /// Whether the event's point has passed.
     ///
     /// # Errors
-    /// The failure of the work before its point.
+    /// The failure of the work before its point; why there is no outcome.
     #[inline]
     pub fn query(&self) -> Result<bool> {
         refuse_fork()?;
         let query = entry!(self.driver.table().api, event_query);
-        // SAFETY: the event is live.
-        self.driver.check_query(unsafe { query(self.raw()) })
+        // SAFETY: the event is live, and the outcome lives through the call.
+        self.driver
+            .ask(|outcome| unsafe { query(self.raw(), outcome) })
     }
 
     /// Waits until the event's point has passed.
     ///
     /// # Errors
-    /// The failure of the work before its point; `WOULD_DEADLOCK`.
+    /// The failure of the work before its point; why there is no outcome, as `WOULD_DEADLOCK`.
     #[inline]
     pub fn synchronize(&self) -> Result<()> {
         refuse_fork()?;
         let synchronize = entry!(self.driver.table().api, event_synchronize);
-        // SAFETY: the event is live.
-        self.driver.check(unsafe { synchronize(self.raw()) })
+        // SAFETY: the event is live, and the outcome lives through the call.
+        self.driver
+            .wait(|outcome| unsafe { synchronize(self.raw(), outcome) })
     }
 
     /// When the event's point passed, in nanoseconds of its device's clock; `None` before.
@@ -164,10 +166,10 @@ impl Event {
         };
         let mut time = 0;
         let event_time = entry!(group, event_time);
-        // SAFETY: the event is live and `time` lives through the call.
+        // SAFETY: the event is live; the outcome and `time` live through the call.
         let passed = self
             .driver
-            .check_query(unsafe { event_time(self.raw(), &mut time) })?;
+            .ask(|outcome| unsafe { event_time(self.raw(), outcome, &mut time) })?;
         Ok(passed.then_some(time))
     }
 }

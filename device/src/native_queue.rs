@@ -55,7 +55,7 @@ impl Queue {
     /// What the vendor's own interface calls the queue. All that was submitted is in there when this returns.
     ///
     /// # Errors
-    /// `UNSUPPORTED`; the failure of a queue that has failed; `CAPTURE` while it records.
+    /// `UNSUPPORTED`; `CANCELLED` for a queue that has failed; `CAPTURE` while it records.
     pub fn native(&self) -> Result<u64> {
         refuse_fork()?;
         let handle = entry!(self.driver().native_queues()?, handle);

@@ -445,25 +445,27 @@ impl Queue {
     /// Whether all that was submitted before the call has finished.
     ///
     /// # Errors
-    /// The first failure of the queue's work.
+    /// The first failure of the queue's work, once all of it is over; why there is no outcome.
     #[inline]
     pub fn query(&self) -> Result<bool> {
         refuse_fork()?;
         let query = entry!(self.driver.table().api, queue_query);
-        // SAFETY: the queue is live.
-        self.driver.check_query(unsafe { query(self.raw()) })
+        // SAFETY: the queue is live, and the outcome lives through the call.
+        self.driver
+            .ask(|outcome| unsafe { query(self.raw(), outcome) })
     }
 
     /// Waits until all that was submitted before the call has finished.
     ///
     /// # Errors
-    /// The first failure of the queue's work, which this call clears; `WOULD_DEADLOCK`.
+    /// The first failure of the queue's work, which this call clears; why there is no outcome, as `WOULD_DEADLOCK`.
     #[inline]
     pub fn synchronize(&self) -> Result<()> {
         refuse_fork()?;
         let synchronize = entry!(self.driver.table().api, queue_synchronize);
-        // SAFETY: the queue is live.
-        self.driver.check(unsafe { synchronize(self.raw()) })
+        // SAFETY: the queue is live, and the outcome lives through the call.
+        self.driver
+            .wait(|outcome| unsafe { synchronize(self.raw(), outcome) })
     }
 
     /// Starts what was submitted. Nothing to do for a driver whose submissions start by themselves.

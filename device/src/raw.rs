@@ -107,7 +107,7 @@ impl RawDriver {
         let code = Code(unsafe { open(&params, &mut handle) });
         if code != Code::OK {
             // SAFETY: R5, right after the failed call on the same thread.
-            return Err(Error::from_driver(code, &unsafe { last_error(&table) }));
+            return Err(Error::new(code, unsafe { last_error(&table) }));
         }
         let Some(handle) = NonNull::new(handle) else {
             return Err(Error::new(
@@ -204,7 +204,7 @@ impl RawDriver {
     #[cold]
     pub(crate) fn failed(&self, code: Code) -> Error {
         // SAFETY: called right after the failed call, before any other of this thread.
-        Error::from_driver(code, &unsafe { last_error(&self.table) })
+        Error::new(code, unsafe { last_error(&self.table) })
     }
 }
 

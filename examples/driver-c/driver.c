@@ -40,6 +40,7 @@ __attribute__((format(printf, 2, 3))) static otr_code_t fail(otr_code_t code, co
 #define REQUIRE(condition, ...) do { if (!(condition)) return fail(__VA_ARGS__); } while (0)
 #define REQUIRE_HANDLE(handle) REQUIRE(handle != NULL, OTR_ERR_INVALID_HANDLE, "the " #handle " is NULL")
 #define REQUIRE_POINTER(p) REQUIRE(p != NULL, OTR_ERR_INVALID_ARGUMENT, #p " is NULL and must not be")
+#define REQUIRE_ASKED(handle, told) REQUIRE_HANDLE(handle); REQUIRE_POINTER(told)
 #define REQUIRE_MEMORY(p) REQUIRE(p != NULL, OTR_ERR_OUT_OF_HOST_MEMORY, "no host memory left for: " #p) /* R29 */
 #define REQUIRE_FLAGS(flags, known) REQUIRE((flags & ~(known)) == 0, OTR_ERR_INVALID_ARGUMENT, \
   "of the " #flags " 0x%x only 0x%x are known", flags, known)
@@ -77,7 +78,7 @@ struct outcome { otr_code_t code; uint64_t number; char text[TEXT]; };
  * its queue at that moment, whatever becomes of the queue and the event (R21, R23). */
 struct command {
   enum { COPY, FILL, HOST_CALL, WAIT, POINT } kind;
-  uint64_t number; /* in its queue, from 1 (R5) */
+  uint64_t number; /* in its queue, from 1 */
   uint64_t dst, src, size;
   otr_copy_kind_t direction;
   char pattern[16];
@@ -255,23 +256,27 @@ static otr_code_t submit(otr_queue_t* queue, struct command what, struct command
   return OTR_OK;
 }
 
-/* Answers with an outcome. Outrigger reads the command out of the end of the text (R5). */
-static otr_code_t report(struct outcome outcome) {
-  if (outcome.code == OTR_OK || outcome.code == OTR_NOT_READY) return outcome.code;
-  return fail(outcome.code, "%.160s [label= submission=%llu]", outcome.text, (ull)outcome.number);
+/* Tells what became of work (R19). */
+static otr_code_t report(struct outcome outcome, otr_outcome_t* told) {
+  told->code = outcome.code;
+  if (outcome.code == OTR_OK || outcome.code == OTR_NOT_READY) return OTR_OK;
+  told->submission = outcome.number;
+  told->label[0] = '\0'; /* that of a launch: there are no kernels */
+  snprintf(told->message, sizeof told->message, "%s", outcome.text);
+  return OTR_OK;
 }
 
 /* Reports the outcome of a point, now or once it was passed. Takes the caller's reference. */
-static otr_code_t answer(otr_driver_t* driver, struct command* point, bool wait, uint64_t* time) {
+static otr_code_t answer(otr_driver_t* driver, struct command* point, bool wait, otr_outcome_t* told, uint64_t* time) {
   struct outcome outcome = {.code = OTR_OK}; /* R22 */
-  if (point == NULL) return report(outcome);
+  if (point == NULL) return report(outcome, told);
   lock(driver);
   while (wait && !point->passed) pthread_cond_wait(&driver->passed, &driver->lock);
   outcome = point->passed ? point->outcome : (struct outcome){.code = OTR_NOT_READY};
   if (time != NULL && outcome.code == OTR_OK) *time = point->time;
   unlock(driver);
   unref(point);
-  return report(outcome);
+  return report(outcome, told);
 }
 
 /* ---- 5. Queues ---------------------------------------------------------------------------------------------- */
@@ -315,19 +320,19 @@ static otr_code_t queue_destroy(otr_queue_t* queue) {
   return OTR_OK;
 }
 
-static otr_code_t queue_query(otr_queue_t* queue) {
-  REQUIRE_HANDLE(queue);
+static otr_code_t queue_query(otr_queue_t* queue, otr_outcome_t* told) {
+  REQUIRE_ASKED(queue, told);
   lock(queue->driver);
   const struct outcome outcome = queue->first == NULL ? queue->outcome : (struct outcome){.code = OTR_NOT_READY}; /* R19 */
   unlock(queue->driver);
-  return report(outcome);
+  return report(outcome, told);
 }
 
-static otr_code_t queue_synchronize(otr_queue_t* queue) {
-  REQUIRE_HANDLE(queue);
+static otr_code_t queue_synchronize(otr_queue_t* queue, otr_outcome_t* told) {
+  REQUIRE_ASKED(queue, told);
   struct command* point;
   const otr_code_t code = submit(queue, (struct command){.kind = POINT, .clears = true}, &point);
-  return code == OTR_OK ? answer(queue->driver, point, true, NULL) : code;
+  return code == OTR_OK ? answer(queue->driver, point, true, told, NULL) : code;
 }
 
 static otr_code_t copy(otr_queue_t* queue, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind) {
@@ -402,14 +407,14 @@ static struct command* point_of(otr_drv_event_t* event) {
   return point;
 }
 
-static otr_code_t event_query(otr_drv_event_t* event) {
-  REQUIRE_HANDLE(event);
-  return answer(event->driver, point_of(event), false, NULL);
+static otr_code_t event_query(otr_drv_event_t* event, otr_outcome_t* told) {
+  REQUIRE_ASKED(event, told);
+  return answer(event->driver, point_of(event), false, told, NULL);
 }
 
-static otr_code_t event_synchronize(otr_drv_event_t* event) {
-  REQUIRE_HANDLE(event);
-  return answer(event->driver, point_of(event), true, NULL);
+static otr_code_t event_synchronize(otr_drv_event_t* event, otr_outcome_t* told) {
+  REQUIRE_ASKED(event, told);
+  return answer(event->driver, point_of(event), true, told, NULL);
 }
 
 static otr_code_t queue_wait_event(otr_queue_t* queue, otr_drv_event_t* event) {
@@ -497,13 +502,13 @@ static otr_code_t memory_info(otr_driver_t* driver, uint32_t device, uint64_t* f
   return OTR_OK;
 }
 
-static otr_code_t event_time(otr_drv_event_t* event, uint64_t* nanoseconds) {
-  REQUIRE_HANDLE(event);
+static otr_code_t event_time(otr_drv_event_t* event, otr_outcome_t* told, uint64_t* nanoseconds) {
+  REQUIRE_ASKED(event, told);
   REQUIRE_POINTER(nanoseconds);
   REQUIRE(event->timed, OTR_ERR_INVALID_ARGUMENT, "the event was created without OTR_EVENT_TIMING");
   struct command* point = point_of(event);
   REQUIRE(point != NULL, OTR_ERR_INVALID_ARGUMENT, "the event was never recorded and has no time");
-  return answer(event->driver, point, false, nanoseconds);
+  return answer(event->driver, point, false, told, nanoseconds);
 }
 
 static otr_code_t device_time(otr_driver_t* driver, uint32_t device, uint64_t* nanoseconds) {

@@ -48,7 +48,7 @@ api! {
     /// it. All that was submitted to the stream is in there when this returns, so that what the library
     /// puts in comes behind it, and before the next call with the stream. The library asks anew before it
     /// does so again. The call may wait. OTR_ERR_UNSUPPORTED if the driver shares no queues,
-    /// OTR_ERR_CAPTURE while the stream captures; a stream that has failed gives its failure.
+    /// OTR_ERR_CAPTURE while the stream captures, OTR_ERR_CANCELLED if it has failed.
     fn otr_stream_native(stream: otr_stream_t, native: *mut u64) {
         let out = Out::new(native, "native")?;
         out.set(hooks::stream(stream)?.native()?);

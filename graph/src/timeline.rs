@@ -65,19 +65,26 @@ impl Timeline {
     /// # Errors
     /// The first failure of that work. The queue takes work again then.
     pub fn synchronize_now(&self) -> Result<()> {
-        self.queue.synchronize().map_err(|error| {
-            let error = self.failed(error);
-            self.failed.clear();
-            error
-        })
+        self.reported(self.queue.synchronize())
     }
 
     /// Does what [`synchronize_now`](Self::synchronize_now) does. Returns besides whether the work is over, which a wait
     /// that itself has failed leaves open. Memory that the work uses stays until it is over.
     pub fn finish(&self) -> (Result<()>, bool) {
-        let finished = self.synchronize_now();
-        let over = finished.is_ok() || self.tail().and_then(|tail| tail.wait()).is_ok();
-        (finished, over)
+        let (finished, over) = self.queue.finish();
+        (self.reported(finished), over)
+    }
+
+    /// What a wait gave. A failure of the work has been reported then.
+    fn reported(&self, waited: outrigger_device::Result<()>) -> Result<()> {
+        waited.map_err(|error| {
+            let is_outcome = error.is_outcome();
+            let error = self.failed(error);
+            if is_outcome {
+                self.failed.clear();
+            }
+            error
+        })
     }
 
     /// Launches a host kernel; see [`outrigger_ops::Door::launch_host`].

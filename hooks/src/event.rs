@@ -156,15 +156,27 @@ impl Event {
     /// The failure of that work; `CAPTURE` if it was recorded in a capture.
     #[inline]
     pub fn synchronize(&self) -> Result<()> {
+        Ok(self.wait()??)
+    }
+
+    /// The same, with the failure of that work apart from those of the call, which say nothing about the work.
+    #[inline]
+    fn wait(&self) -> Result<outrigger_device::Result<()>> {
         if self.captured.active() {
             return Err(self.captured.refusal("a wait"));
         }
         let state = self.state.load();
-        if state & EventState::PASSED == 0 {
-            self.inner.synchronize()?;
-            self.state.passed(state);
+        if state & EventState::PASSED != 0 {
+            return Ok(Ok(()));
         }
-        Ok(())
+        match self.inner.synchronize() {
+            Ok(()) => {
+                self.state.passed(state);
+                Ok(Ok(()))
+            }
+            Err(failure) if failure.is_outcome() => Ok(Err(failure)),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -184,13 +196,12 @@ impl Stream {
 
     #[cold]
     fn wait_event_on_host(&self, event: &Event) -> Result<()> {
-        const REFUSALS: [Code; 3] = [Code::CAPTURE, Code::WOULD_DEADLOCK, Code::FORKED];
-        match event.synchronize() {
-            Err(error) if !REFUSALS.contains(&error.code()) => {
-                let code = error.code();
+        match event.wait()? {
+            Ok(()) => Ok(()),
+            Err(failure) => {
+                let code = failure.code();
                 self.host_call_now(move |upstream| upstream.and(Err(code)))
             }
-            outcome => outcome,
         }
     }
 

@@ -188,7 +188,7 @@ impl Stream {
     /// it (R55).
     ///
     /// # Errors
-    /// `UNSUPPORTED` if the driver shares no queues; the failure of a stream that has failed; `CAPTURE` while it captures.
+    /// `UNSUPPORTED` if the driver shares no queues; `CANCELLED` for a stream that has failed; `CAPTURE` while it captures.
     pub fn native(&self) -> Result<u64> {
         if self.is_capturing() {
             return Err(self.refuse_capturing("handing out the native queue"));

@@ -56,13 +56,13 @@ fn layers_of_the_environment_are_over_the_drivers() {
     let run_again = replay(&recording, host, ReplayOptions::default()).unwrap();
     assert_eq!(compare(&recording, &run_again), None);
 
-    let output = run("fault:fill@1=OUT_OF_HOST_MEMORY");
+    let output = run("fault:fill@1=call:OUT_OF_HOST_MEMORY");
     assert_eq!(
         code(&output),
         Some(Code::OUT_OF_HOST_MEMORY.0),
         "{output:?}"
     );
-    let output = run("fault:fill@1=later:OUT_OF_RANGE");
+    let output = run("fault:fill@1=work:OUT_OF_RANGE");
     assert_eq!(code(&output), Some(Code::OUT_OF_RANGE.0), "{output:?}");
     let output = run("validat");
     assert_eq!(code(&output), Some(Code::INVALID_ARGUMENT.0), "{output:?}");

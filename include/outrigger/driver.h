@@ -16,13 +16,11 @@
  *       accepts any host minor, and a host any driver minor.
  *   R3  `next` chains hold `otr_ext_t` records. A record of unknown type is skipped, not refused.
  * Errors
- *   R4  Every function returns a code. On failure it has changed nothing and written no output.
+ *   R4  Every function returns a code, which says whether the call has done what it is for. On failure
+ *       it has changed nothing and written no output. What became of submitted work is another
+ *       question, which an outcome answers (R19).
  *   R5  `last_error` gives the text of the calling thread's most recent failed call: what was wrong,
- *       and what would be right. It is never NULL and is valid until the thread's next call. The
- *       text of a failed command ends in ` [label=NAME submission=NUMBER]` where one is known:
- *       the label of its launch, and the number of the command in its queue, from 1; without a known
- *       number it is 0. Copies, fills, launches and host calls count; records of events do not.
- *       Whether a wait for an event counts, and a copy or fill of 0 bytes, is the driver's choice.
+ *       and what would be right. It is never NULL and is valid until the thread's next call.
  *   R6  No function throws, unwinds, exits, or prints. This is about the driver's own code: it turns off
  *       what an SDK below it prints, as far as the SDK lets it, and the rest is not the driver's fault.
  *   R7  An argument that the driver can check cheaply (NULL, index, size, flag) is checked, and
@@ -63,21 +61,28 @@
  *       `queue_flush` is NULL. Whoever asks or waits for work flushes it: `queue_query`,
  *       `queue_synchronize`, `event_query`, `event_synchronize`, and a `queue_wait_event` of
  *       another queue. Without any of these a driver may keep work back for as long as it likes.
- *   R19 `queue_query` answers OTR_OK only if all that was submitted before the call has finished.
+ *   R19 Whoever asks or waits for work is told two things. The code of the call says whether there is an
+ *       outcome, and is never OTR_NOT_READY. The otr_outcome_t says what became of all that was submitted
+ *       before the call: OTR_OK, it has finished well; OTR_NOT_READY (of a query alone), some of it has
+ *       not finished; any other code, it has finished, and this was the first failure. A call that fails
+ *       tells nothing of the work. So a device that is lost answers OTR_ERR_DEVICE_LOST, again and again:
+ *       whether its work is over, nobody knows. In an outcome this is only the code of a host call, or
+ *       that of R24.
  *   R20 When a command fails, later commands of its queue are not executed, but for host calls,
- *       which are called with the failure as `upstream`. `queue_query` and `queue_synchronize`
- *       report the first failure; `queue_synchronize` clears it, so that the queue takes work again.
- *       `queue_query` answers OTR_NOT_READY until all has finished, and only then the failure. A
- *       failed queue still waits where `queue_wait_event` says so.
+ *       which are called with the failure as `upstream`. The outcome of the queue is that failure, the
+ *       first one, once all has finished. `queue_synchronize` clears what it has written into an
+ *       outcome, and nothing else, so that the queue takes work again. A failed queue still waits where
+ *       `queue_wait_event` says so.
  * Events
  *   R21 `event_record` captures the work submitted to the queue so far. Recording again moves the
  *       event to the new point; waits that were made earlier keep the old point.
  *   R22 An event that was never recorded counts as finished.
- *   R23 An event whose work failed answers every query, synchronize and dependent queue with that
- *       failure, the first one, for as long as it is not recorded again.
+ *   R23 An event whose work failed has that failure, the first one, as its outcome, for every query,
+ *       synchronize and dependent queue, for as long as it is not recorded again.
  *   R24 `queue_wait_event` returns at once. Later work of the queue starts after the event's point,
  *       also on another device of the driver, and for an event of the same queue. If the event
- *       failed, the queue fails with its code.
+ *       failed, the queue fails with its code, and names its command; if the event's device is lost, a
+ *       queue of another device fails with OTR_ERR_DEVICE_LOST.
  * Commands
  *   R25 `copy` and `fill` accept a size of 0 and then do nothing but keep the order: the addresses
  *       are not looked at.
@@ -85,7 +90,7 @@
  *       to it. Source and destination do not overlap.
  *   R27 A host call is called exactly once, in queue order, on a thread of the driver's choice, and
  *       must not call the driver, nor throw or unwind. The code that it returns is the outcome of the
- *       command; OTR_NOT_READY, which is none, counts as OTR_ERR_EXECUTION. With
+ *       command; OTR_NOT_READY, which is no failure, counts as OTR_ERR_EXECUTION. With
  *       OTR_HOST_CALL_CANNOT_FAIL the command has no outcome of its own, whatever the function returns:
  *       a driver may give the device what comes behind it at once.
  *   R28 `fill` repeats a pattern of 1, 2, 4, 8 or 16 bytes. The size is a multiple of it.
@@ -115,7 +120,7 @@
  *   R34 A launch of a graph is one submission to its queue, which is of the device that was recorded
  *       (else OTR_ERR_INVALID_DEVICE). The commands take effect as if submitted in the order in which
  *       they were recorded; those that the recording does not order may overlap. Failures are as in
- *       R20, within the graph too, and name the launch's submission. A host call is called once for
+ *       R20, within the graph too, and have the launch's number. A host call is called once for
  *       each launch. Launches on several queues are ordered by events, as all work is; a driver may
  *       order those of one graph besides.
  *   R35 `update` is for later launches: those that were submitted keep what they had. Where kinds,
@@ -204,9 +209,9 @@
  *       if the queue of a rank had failed before a command (which R20 does not execute then), or if it is
  *       aborted. Its commands that wait, and all later ones, fail on every rank: with
  *       OTR_ERR_CANCELLED where the rank itself was aborted, else with OTR_ERR_PEER_LOST. This takes as
- *       long as the timeout at most, and no command waits for ever. The failure stays: `query` answers
- *       it, and so does every later call. A rank that was destroyed has not ended in this sense as long
- *       as the others need nothing more of it.
+ *       long as the timeout at most, and no command waits for ever. The failure stays: it is the outcome
+ *       that `query` gives, and later commands fail with it, or are refused with its code. A rank that
+ *       was destroyed has not ended in this sense as long as the others need nothing more of it.
  *   R53 `exchange` is of the ranks alone that it names. The transfers of one call go on side by side:
  *       none waits for another of them. What rank A sends to B arrives in the order in which both
  *       submitted it, sizes included. A rank may send to itself.
@@ -218,9 +223,10 @@
  *   R55 `handle` gives what the vendor's own interface calls a queue (a cl_command_queue, a CUstream); the
  *       driver's documentation says which. It stays the same, and is good until the queue is destroyed. All
  *       that was submitted to the queue is in the native one when the call returns, which may wait for that.
- *       So what another library puts in then comes behind it, and before the next submission. A queue that
- *       has failed answers its failure, and one that records OTR_ERR_CAPTURE. From the first such call on,
- *       queries, waits and events of the queue are about the other library's work, too.
+ *       So what another library puts in then comes behind it, and before the next submission. It is refused
+ *       for a queue that has failed, with OTR_ERR_CANCELLED, and for one that records, with
+ *       OTR_ERR_CAPTURE. From the first such call on, queries, waits and events of the queue are about the
+ *       other library's work, too.
  *   R56 `adopt` makes a queue of a native one, which is of the device, in order, and may be one of this
  *       driver's; else OTR_ERR_INVALID_DEVICE or OTR_ERR_INVALID_ARGUMENT. What its library has put in
  *       before a submission comes before that. The native queue is good until the queue was destroyed and
@@ -328,6 +334,25 @@ typedef struct otr_queue_params {
 #define OTR_EVENT_TIMING 0x1u          /* the event carries a timestamp; needs `timing` */
 #define OTR_HOST_CALL_CANNOT_FAIL 0x1u /* R27 */
 
+/* ---- Outcomes ------------------------------------------------------------------------------ */
+#define OTR_LABEL_BYTES 128
+#define OTR_MESSAGE_BYTES 256
+
+/* What became of work (R19). The driver writes `code`, and no more than that unless it is a failure. Texts are
+ * UTF-8 and end in NUL; a longer one is cut in front of a character. */
+typedef struct otr_outcome {
+  size_t struct_size; /* set by the host, at least that of version 1.0; the driver writes no further */
+  otr_ext_t* next;
+  otr_code_t code;
+  uint32_t reserved;
+  /* The number of the command in its queue, from 1; 0: not known. Copies, fills, launches and host calls count;
+   * records of events do not. Whether a wait for an event counts, and a copy or fill of 0 bytes, is the
+   * driver's choice. */
+  uint64_t submission;
+  char label[OTR_LABEL_BYTES]; /* of the launch; empty: none, or not known */
+  char message[OTR_MESSAGE_BYTES];
+} otr_outcome_t;
+
 /* ---- Optional groups ----------------------------------------------------------------------- */
 
 /* Free and total bytes of a device. */
@@ -372,9 +397,9 @@ typedef struct otr_peer_api {
 /* Nanoseconds on a clock of the device that never runs backwards. */
 typedef struct otr_timing_api {
   size_t struct_size;
-  /* OTR_NOT_READY before the event's point; OTR_ERR_INVALID_ARGUMENT without OTR_EVENT_TIMING, and
-   * for an event that was never recorded */
-  otr_code_t (*event_time)(otr_drv_event_t*, uint64_t* nanoseconds);
+  /* As `event_query`; with an outcome of OTR_OK the time of the event's point is written too.
+   * OTR_ERR_INVALID_ARGUMENT without OTR_EVENT_TIMING, and for an event that was never recorded. */
+  otr_code_t (*event_time)(otr_drv_event_t*, otr_outcome_t*, uint64_t* nanoseconds);
   otr_code_t (*device_time)(otr_driver_t*, uint32_t device, uint64_t* nanoseconds);
 } otr_timing_api_t;
 
@@ -488,8 +513,8 @@ typedef struct otr_collective_api {
   otr_code_t (*create)(otr_driver_t*, uint32_t device, const otr_comm_params_t*, otr_drv_comm_t**);
   otr_code_t (*destroy)(otr_drv_comm_t*);
   otr_code_t (*abort)(otr_drv_comm_t*);
-  /* OTR_OK, or why the communicator has failed. */
-  otr_code_t (*query)(otr_drv_comm_t*);
+  /* OTR_OK, or why the communicator has failed; never OTR_NOT_READY. */
+  otr_code_t (*query)(otr_drv_comm_t*, otr_outcome_t*);
   /* `count` elements of each rank. */
   otr_code_t (*all_reduce)(otr_queue_t*, otr_drv_comm_t*, otr_address_t send, otr_address_t receive,
                            uint64_t count, otr_dtype_t dtype, otr_reduction_t reduction);
@@ -547,8 +572,8 @@ typedef struct otr_driver_api {
   otr_code_t (*queue_create)(otr_driver_t*, uint32_t device, const otr_queue_params_t*,
                              otr_queue_t**);
   otr_code_t (*queue_destroy)(otr_queue_t*);
-  otr_code_t (*queue_query)(otr_queue_t*);
-  otr_code_t (*queue_synchronize)(otr_queue_t*);
+  otr_code_t (*queue_query)(otr_queue_t*, otr_outcome_t*);
+  otr_code_t (*queue_synchronize)(otr_queue_t*, otr_outcome_t*);
   otr_code_t (*queue_wait_event)(otr_queue_t*, otr_drv_event_t*);
 
   /* For records on queues of this device; queues of any device of the driver may wait for it. A flag
@@ -556,8 +581,8 @@ typedef struct otr_driver_api {
   otr_code_t (*event_create)(otr_driver_t*, uint32_t device, uint32_t flags, otr_drv_event_t**);
   otr_code_t (*event_destroy)(otr_drv_event_t*);
   otr_code_t (*event_record)(otr_drv_event_t*, otr_queue_t*);
-  otr_code_t (*event_query)(otr_drv_event_t*);
-  otr_code_t (*event_synchronize)(otr_drv_event_t*);
+  otr_code_t (*event_query)(otr_drv_event_t*, otr_outcome_t*);
+  otr_code_t (*event_synchronize)(otr_drv_event_t*, otr_outcome_t*);
 
   /* Addresses are device addresses or host pointers, as `kind` says. Device addresses are those of the
    * queue's device: copies between devices are the group `peer`. Sizes in bytes. */

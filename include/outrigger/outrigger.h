@@ -2125,7 +2125,7 @@ otr_status_t *otr_stream_from_native(uint32_t device,
 // it. All that was submitted to the stream is in there when this returns, so that what the library
 // puts in comes behind it, and before the next call with the stream. The library asks anew before it
 // does so again. The call may wait. OTR_ERR_UNSUPPORTED if the driver shares no queues,
-// OTR_ERR_CAPTURE while the stream captures; a stream that has failed gives its failure.
+// OTR_ERR_CAPTURE while the stream captures, OTR_ERR_CANCELLED if it has failed.
 otr_status_t *otr_stream_native(otr_stream_t stream,
                                 uint64_t *native);
 

@@ -19,8 +19,10 @@ macro_rules! entries {
             makes queue_create: core.queue_create(driver: otr_driver, device: u32,
                 params: *const sys::otr_queue_params) [queue: otr_queue];
             takes queue_destroy: core.queue_destroy(queue: otr_queue) [];
-            plain queue_query: core.queue_query(queue: otr_queue) [];
-            plain queue_synchronize: core.queue_synchronize(queue: otr_queue) [];
+            plain queue_query: core.queue_query(queue: otr_queue,
+                outcome: *mut sys::otr_outcome) [];
+            plain queue_synchronize: core.queue_synchronize(queue: otr_queue,
+                outcome: *mut sys::otr_outcome) [];
             plain queue_wait_event: core.queue_wait_event(queue: otr_queue,
                 event: *mut sys::otr_drv_event) [];
             makes event_create: core.event_create(driver: otr_driver, device: u32, flags: u32)
@@ -28,8 +30,10 @@ macro_rules! entries {
             takes event_destroy: core.event_destroy(event: otr_drv_event) [];
             plain event_record: core.event_record(event: otr_drv_event,
                 queue: *mut sys::otr_queue) [];
-            plain event_query: core.event_query(event: otr_drv_event) [];
-            plain event_synchronize: core.event_synchronize(event: otr_drv_event) [];
+            plain event_query: core.event_query(event: otr_drv_event,
+                outcome: *mut sys::otr_outcome) [];
+            plain event_synchronize: core.event_synchronize(event: otr_drv_event,
+                outcome: *mut sys::otr_outcome) [];
             plain copy: core.copy(queue: otr_queue, dst: u64, src: u64, size: u64, kind: u32) [];
             plain fill: core.fill(queue: otr_queue, dst: u64, size: u64, pattern: *const c_void,
                 pattern_size: u32) [];
@@ -62,7 +66,8 @@ macro_rules! entries {
                 yes: *mut u32) [];
             plain peer_copy: peer.copy(queue: otr_queue, dst_device: u32, dst: u64, src_device: u32,
                 src: u64, size: u64) [];
-            plain event_time: timing.event_time(event: otr_drv_event, nanoseconds: *mut u64) [];
+            plain event_time: timing.event_time(event: otr_drv_event,
+                outcome: *mut sys::otr_outcome, nanoseconds: *mut u64) [];
             plain device_time: timing.device_time(driver: otr_driver, device: u32,
                 nanoseconds: *mut u64) [];
             makes module_load: kernel.module_load(driver: otr_driver, device: u32, format: u32,
@@ -110,7 +115,8 @@ macro_rules! entries {
                 params: *const sys::otr_comm_params) [comm: otr_drv_comm];
             takes comm_destroy: collectives.destroy(comm: otr_drv_comm) [];
             plain comm_abort: collectives.abort(comm: otr_drv_comm) [];
-            plain comm_query: collectives.query(comm: otr_drv_comm) [];
+            plain comm_query: collectives.query(comm: otr_drv_comm,
+                outcome: *mut sys::otr_outcome) [];
             plain comm_all_reduce: collectives.all_reduce(queue: otr_queue,
                 comm: *mut sys::otr_drv_comm, send: u64, receive: u64, count: u64, dtype: u32,
                 reduction: u32) [];

@@ -110,14 +110,24 @@ pub(crate) struct Gated<G, L> {
     pub(crate) layer: L,
 }
 
-/// The handle in an argument, where it is one.
-trait MaybeHandle: Copy {
+/// What is of interest in an argument: a handle, or the place for an outcome.
+pub(crate) trait MaybeHandle: Copy {
     fn handle(self) -> usize {
         0
     }
 
     fn queue(self) -> *mut sys::otr_queue {
         std::ptr::null_mut()
+    }
+
+    fn outcome(self) -> *mut sys::otr_outcome {
+        std::ptr::null_mut()
+    }
+}
+
+impl MaybeHandle for *mut sys::otr_outcome {
+    fn outcome(self) -> *mut sys::otr_outcome {
+        self
     }
 }
 

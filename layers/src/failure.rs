@@ -38,7 +38,7 @@ pub(crate) fn answer(body: impl FnOnce() -> i32, text: impl FnOnce() -> Option<C
             fail(Code::INTERNAL, "a layer panicked: a defect of the layer")
         }
     };
-    if code != Code::OK.0 && code != Code::NOT_READY.0 && !OWN.get() {
+    if code != Code::OK.0 && !OWN.get() {
         set(catch_unwind(AssertUnwindSafe(text)).unwrap_or(None));
     }
     code

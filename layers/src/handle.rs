@@ -75,6 +75,7 @@ impl Argument for *mut c_void {}
 impl Argument for *mut *mut c_void {}
 impl Argument for *mut *const *const c_char {}
 impl Argument for *mut sys::otr_operator_answer {}
+impl Argument for *mut sys::otr_outcome {}
 impl Argument for *mut sys::otr_device_properties {}
 impl Argument for *mut sys::otr_ipc_handle {}
 

@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn layers_are_parsed_in_their_order() {
-        let text = "validate, record:a b.rec,fault:seed=1&copy@2=EXECUTION,trace:t.json";
+        let text = "validate, record:a b.rec,fault:seed=1&copy@2=call:EXECUTION,trace:t.json";
         let stack = Stack::parse(text).unwrap();
         assert_eq!(stack.to_string(), text.replace(", ", ","));
         assert!(Stack::parse("").unwrap().is_empty() && Stack::parse(" , ").unwrap().is_empty());

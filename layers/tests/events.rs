@@ -41,10 +41,15 @@ impl Held {
 }
 
 impl Layer for Held {
-    unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+    unsafe fn event_query(
+        &self,
+        next: &Next,
+        event: *mut sys::otr_drv_event,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
         self.stop("event_query");
         // SAFETY: R7: the host's own arguments, handed on.
-        unsafe { next.event_query(event) }
+        unsafe { next.event_query(event, outcome) }
     }
 
     unsafe fn event_record(

@@ -24,7 +24,8 @@ fn code<T>(result: Result<T>) -> Code {
 
 #[test]
 fn the_asked_for_call_is_refused_and_no_other() {
-    let driver = driver("memory_alloc@2=OUT_OF_MEMORY&queue_create@2..=OUT_OF_HOST_MEMORY");
+    let driver =
+        driver("memory_alloc@2=call:OUT_OF_MEMORY&queue_create@2..=call:OUT_OF_HOST_MEMORY");
     let allocs: Vec<_> = (0..4).map(|_| code(driver.memory_alloc(0, 64))).collect();
     assert_eq!(allocs, [Code::OK, Code::OUT_OF_MEMORY, Code::OK, Code::OK]);
     let queues: Vec<_> = (0..3).map(|_| code(driver.queue_create(0, 0))).collect();
@@ -60,7 +61,7 @@ fn memory_ends_where_it_was_asked_to() {
 
 #[test]
 fn work_fails_when_it_runs_and_its_event_too() {
-    let driver = driver("fill@2=later:OUT_OF_RANGE");
+    let driver = driver("fill@2=work:OUT_OF_RANGE");
     let queue = driver.queue_create(0, 0).unwrap();
     let event = driver.event_create(0, false).unwrap();
     let memory = driver.memory_alloc(0, 64).unwrap();
@@ -105,49 +106,33 @@ fn held(queue: &Queue) -> Sender<()> {
     door
 }
 
-/// Until it is over: that comes by itself.
-fn comes_over(tail: &Tail) {
-    while !tail.is_over() {
-        std::thread::yield_now();
-    }
+#[test]
+fn a_query_that_is_refused_says_nothing_of_work_that_is_over() {
+    // With the code of a failure, too: who asks cannot know better.
+    let driver = driver("event_query@1=call:OUT_OF_HOST_MEMORY&event_query@2=call:EXECUTION");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let tail = Tail::of(&queue).unwrap();
+    queue.synchronize().unwrap();
+    let told = [0; 3].map(|_| tail.is_over());
+    assert_eq!(told, [false, false, true]);
 }
 
 #[test]
-fn a_query_that_fails_does_not_say_that_work_is_over() {
-    let driver = driver("event_query@1..=OUT_OF_HOST_MEMORY");
+fn a_wait_that_is_refused_is_none() {
+    let driver = driver("event_synchronize@1=call:EXECUTION");
     let queue = driver.queue_create(0, 0).unwrap();
     let door = held(&queue);
     let tail = Tail::of(&queue).unwrap();
-    assert!(!tail.is_over());
+    assert_eq!(code(tail.wait()), Code::EXECUTION);
     assert!(!tail.is_over());
     drop(door);
-    comes_over(&tail);
     tail.wait().unwrap();
+    assert!(tail.is_over());
 }
 
 #[test]
-fn a_wait_that_fails_does_not_say_that_work_is_over() {
-    let driver = driver("event_query@1..=INTERNAL&event_synchronize@1..=INTERNAL");
-    let queue = driver.queue_create(0, 0).unwrap();
-    let door = held(&queue);
-    let tail = Arc::new(Tail::of(&queue).unwrap());
-    let waits = {
-        let tail = Arc::clone(&tail);
-        std::thread::spawn(move || {
-            let waited = tail.wait();
-            (code(waited), tail.is_over())
-        })
-    };
-    assert!(!tail.is_over());
-    drop(door);
-    assert_eq!(waits.join().unwrap(), (Code::OK, true));
-}
-
-#[test]
-fn without_any_answer_work_stays_unfinished() {
-    let driver = driver(
-        "event_query@1..=INTERNAL&event_synchronize@1..=INTERNAL&queue_create@2..=OUT_OF_HOST_MEMORY",
-    );
+fn without_any_outcome_work_stays_unfinished() {
+    let driver = driver("event_query@1..=call:INTERNAL&event_synchronize@1..=call:INTERNAL");
     let queue = driver.queue_create(0, 0).unwrap();
     let tail = Tail::of(&queue).unwrap();
     queue.synchronize().unwrap();
@@ -157,14 +142,14 @@ fn without_any_answer_work_stays_unfinished() {
 
 #[test]
 fn work_that_failed_is_over() {
-    let driver = driver("fill@1=later:OUT_OF_RANGE");
+    let driver = driver("fill@1=work:OUT_OF_RANGE");
     let queue = driver.queue_create(0, 0).unwrap();
     let memory = driver.memory_alloc(0, 64).unwrap();
     // SAFETY: the memory lives through the test.
     unsafe { queue.fill(memory, 64, &[1]) }.unwrap();
     let tail = Tail::of(&queue).unwrap();
     tail.wait().unwrap();
-    comes_over(&tail);
+    assert!(tail.is_over());
     // The wait has left the failure to whoever waits for the queue.
     let (finished, over) = queue.finish();
     assert_eq!((code(finished), over), (Code::OUT_OF_RANGE, true));
@@ -172,13 +157,19 @@ fn work_that_failed_is_over() {
 }
 
 #[test]
-fn a_queue_whose_wait_failed_is_asked_again() {
-    let driver = driver("queue_synchronize@1=INTERNAL&queue_synchronize@3..=INTERNAL");
+fn a_wait_for_a_queue_that_is_refused_is_made_once_more_and_leaves_its_failure() {
+    let driver = driver(
+        "fill@1=work:OUT_OF_RANGE&queue_synchronize@1=call:INTERNAL&queue_synchronize@3..=call:INTERNAL",
+    );
     let queue = driver.queue_create(0, 0).unwrap();
-    let (finished, over) = queue.finish();
-    assert_eq!((code(finished), over), (Code::INTERNAL, true));
-    let (finished, over) = queue.finish();
-    assert_eq!((code(finished), over), (Code::INTERNAL, false));
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    // SAFETY: the memory lives through the test.
+    unsafe { queue.fill(memory, 64, &[1]) }.unwrap();
+    let told = [0; 2].map(|_| {
+        let (finished, over) = queue.finish();
+        (code(finished), over)
+    });
+    assert_eq!(told, [(Code::OUT_OF_RANGE, true), (Code::INTERNAL, false)]);
 }
 
 #[test]
@@ -240,9 +231,20 @@ fn of_work_of_a_lost_device_nobody_knows_that_it_is_over() {
 }
 
 #[test]
+fn work_with_the_code_of_a_lost_device_is_over() {
+    let driver = driver("");
+    let queue = driver.queue_create(0, 0).unwrap();
+    queue.host_call(|_| Err(Code::DEVICE_LOST)).unwrap();
+    let (finished, over) = queue.finish();
+    assert_eq!((code(finished), over), (Code::DEVICE_LOST, true));
+}
+
+#[test]
 fn chance_follows_the_seed() {
     let run = |seed: u64| -> Vec<Code> {
-        let driver = driver(&format!("seed={seed}&event_create%30=OUT_OF_HOST_MEMORY"));
+        let driver = driver(&format!(
+            "seed={seed}&event_create%30=call:OUT_OF_HOST_MEMORY"
+        ));
         (0..200)
             .map(|_| code(driver.event_create(0, false)))
             .collect()

@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outrigger_device::{Code, CopyKind, Driver, sys};
+use outrigger_device::{Code, CopyKind, Driver, NO_OUTCOME, sys};
 use outrigger_layers::{Layer, Next, fail, layered};
 
 fn host(options: &str) -> Driver {
@@ -117,7 +117,7 @@ unsafe extern "C" fn break_down(_args: *const c_void, _size: u32, _bias: i64) ->
 }
 
 #[test]
-fn the_text_of_a_failure_comes_through_with_label_and_number() {
+fn a_failure_comes_through_with_label_and_number() {
     let driver = layered(layered(host(""), Nothing).unwrap(), Nothing).unwrap();
     let queue = driver.queue_create(0, 0).unwrap();
     let kernel = driver.host_kernel(0, break_down).unwrap().unwrap();
@@ -202,8 +202,9 @@ fn handles_that_are_null_foreign_or_stale_are_refused() {
     unsafe {
         assert_eq!(api.queue_create.unwrap()(handle, 0, null(), &mut queue), 0);
         assert_eq!(api.event_create.unwrap()(handle, 0, 0, &mut event), 0);
-        assert_eq!(api.queue_query.unwrap()(null_mut()), refused);
-        assert_eq!(api.queue_query.unwrap()(event.cast()), refused);
+        let mut told = NO_OUTCOME;
+        assert_eq!(api.queue_query.unwrap()(null_mut(), &mut told), refused);
+        assert_eq!(api.queue_query.unwrap()(event.cast(), &mut told), refused);
         assert_eq!(api.queue_wait_event.unwrap()(queue, null_mut()), refused);
         assert_eq!(api.close.unwrap()(queue.cast()), refused);
         assert_eq!(
@@ -215,7 +216,7 @@ fn handles_that_are_null_foreign_or_stale_are_refused() {
             Code::INVALID_ARGUMENT.0
         );
         assert_eq!(api.event_destroy.unwrap()(event), 0);
-        assert_eq!(api.event_query.unwrap()(event), refused);
+        assert_eq!(api.event_query.unwrap()(event, &mut told), refused);
         let text = CStr::from_ptr(api.last_error.unwrap()()).to_str().unwrap();
         assert!(text.contains("event"), "{text}");
         // While an object lives the driver is busy, and stays as usable as before.

@@ -25,9 +25,14 @@ fn validated(driver: Driver) -> (Driver, Arc<Mutex<Vec<Finding>>>) {
 struct Slow(Mutex<mpsc::Receiver<()>>, mpsc::SyncSender<()>);
 
 impl Layer for Slow {
-    unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+    unsafe fn queue_synchronize(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.queue_synchronize(queue) };
+        let code = unsafe { next.queue_synchronize(queue, outcome) };
         self.1.send(()).unwrap();
         let _ = self.0.lock().unwrap().recv_timeout(Duration::from_secs(60));
         code

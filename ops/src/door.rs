@@ -178,8 +178,7 @@ impl Door {
     ) -> Result<()> {
         if let Some(kernel) = self.host_kernel(function)? {
             // SAFETY: this function's contract: the block is the kernel's, and its memory is live.
-            return unsafe { queue.launch(kernel, args, cost_ns, label) }
-                .map_err(|error| failed.explain(error));
+            return unsafe { queue.launch(kernel, args, cost_ns, label) }.map_err(Error::from);
         }
         if !self.host_visible {
             return Err(no_way().in_operator(label.to_string_lossy()));
@@ -217,9 +216,7 @@ impl Door {
             noted.set(label.into());
             Err(Code(code))
         };
-        queue
-            .host_call_named(label, call)
-            .map_err(|error| failed.explain(error))
+        Ok(queue.host_call_named(label, call)?)
     }
 
     /// The number that a thread of the driver adds to a device address to reach its bytes.

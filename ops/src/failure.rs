@@ -137,9 +137,12 @@ impl FailedOperator {
     }
 
     /// Turns a failure that the stream's queue reports into an error that names the noted operator, and says why it
-    /// failed if the kernel did.
+    /// failed if the kernel did. A call that was refused has nothing to do with either.
     #[cold]
     pub fn explain(&self, error: outrigger_device::Error) -> Error {
+        if !error.is_outcome() {
+            return error.into();
+        }
         let mut error = Error::from(error);
         if let Some(name) = &*self.0.lock() {
             error = error.in_operator(name.to_string_lossy());

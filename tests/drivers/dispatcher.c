@@ -127,6 +127,9 @@ static otr_code_t leave(otr_code_t code) {
   pthread_mutex_lock(&lock); \
   struct type* type = find(handle, KIND_##type); \
   CHECK_HANDLE(type, #type)
+#define ENTER_ASK(type, handle, outcome) \
+  ENTER(type, handle); \
+  CHECK_OUTPUT(outcome)
 #define ENTER_DEVICE(handle, device) \
   ENTER(driver, handle); \
   if ((device) >= driver->device_count) \
@@ -349,10 +352,15 @@ static bool submit(struct queue* queue, const struct command* fields) {
 #define SUBMIT(queue, ...) \
   if (!submit(queue, &(struct command){__VA_ARGS__})) NO_HOST_MEMORY()
 
-/* Leaves the lock, and tells an outcome. */
-static otr_code_t tell(otr_code_t outcome) {
-  if (!outcome) return leave(OTR_OK);
-  LEAVE(outcome, "a host call answered code %d", outcome);
+/* Leaves the lock, and tells what became of work (R19). */
+static otr_code_t tell(otr_outcome_t* outcome, otr_code_t code) {
+  outcome->code = code;
+  if (code != OTR_OK && code != OTR_NOT_READY) {
+    outcome->submission = 0;
+    outcome->label[0] = 0;
+    snprintf(outcome->message, sizeof outcome->message, "a host call answered code %d", code);
+  }
+  return leave(OTR_OK);
 }
 
 /* ---- Queues ----------------------------------------------------------------------------------------- */
@@ -384,20 +392,20 @@ static otr_code_t queue_flush(otr_queue_t* handle) {
   return leave(OTR_OK);
 }
 
-static otr_code_t queue_query(otr_queue_t* handle) {
-  ENTER(queue, handle);
+static otr_code_t queue_query(otr_queue_t* handle, otr_outcome_t* outcome) {
+  ENTER_ASK(queue, handle, outcome);
   release(queue);
-  return queue->first ? leave(OTR_NOT_READY) : tell(queue->failure);
+  return tell(outcome, queue->first ? OTR_NOT_READY : queue->failure);
 }
 
-static otr_code_t queue_synchronize(otr_queue_t* handle) {
-  ENTER(queue, handle);
+static otr_code_t queue_synchronize(otr_queue_t* handle, otr_outcome_t* outcome) {
+  ENTER_ASK(queue, handle, outcome);
   release(queue);
   for (uint64_t target = queue->submitted; queue->finished < target;)
     pthread_cond_wait(&queue->object.driver->progress, &lock);
   otr_code_t failure = queue->failure;
   queue->failure = OTR_OK;
-  return tell(failure);
+  return tell(outcome, failure);
 }
 
 static otr_code_t queue_wait_event(otr_queue_t* handle, otr_drv_event_t* event_handle) {
@@ -444,22 +452,22 @@ static otr_code_t event_record(otr_drv_event_t* handle, otr_queue_t* queue_handl
   return leave(OTR_OK);
 }
 
-static otr_code_t event_query(otr_drv_event_t* handle) {
-  ENTER(event, handle);
+static otr_code_t event_query(otr_drv_event_t* handle, otr_outcome_t* outcome) {
+  ENTER_ASK(event, handle, outcome);
   release(event->point->queue);
-  return event->point->queue ? leave(OTR_NOT_READY) : tell(event->point->outcome);
+  return tell(outcome, event->point->queue ? OTR_NOT_READY : event->point->outcome);
 }
 
-static otr_code_t event_synchronize(otr_drv_event_t* handle) {
-  ENTER(event, handle);
+static otr_code_t event_synchronize(otr_drv_event_t* handle, otr_outcome_t* outcome) {
+  ENTER_ASK(event, handle, outcome);
   struct command* point = event->point;
   release(point->queue);
   point->references++;
   while (point->queue)
     pthread_cond_wait(&event->object.driver->progress, &lock);
-  otr_code_t outcome = point->outcome;
+  otr_code_t code = point->outcome;
   command_drop(point);
-  return tell(outcome);
+  return tell(outcome, code);
 }
 
 /* ---- Commands --------------------------------------------------------------------------------------- */

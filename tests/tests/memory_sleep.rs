@@ -110,7 +110,7 @@ fn whatever_the_driver_refuses_nothing_is_lost() {
                 "--nocapture",
             ])
             .env("OUTRIGGER_DRIVER", "host?virtual_memory=on&devices=1")
-            .env("OUTRIGGER_LAYERS", format!("fault:any@{call}={code}"))
+            .env("OUTRIGGER_LAYERS", format!("fault:any@{call}=call:{code}"))
             .output()
             .expect("this program again");
         match output.status.code() {

@@ -26,7 +26,7 @@ fn changed_nodes_alone_are_recorded_again() {
         // The third update of a part fails, and so does the fill behind all that are expected. Host functions are no
         // kernels, so operators are host calls.
         let faults = format!(
-            "fault:graph_update_part@3=UNSUPPORTED&fill@{}=OUT_OF_HOST_MEMORY&module_load@1..=UNSUPPORTED",
+            "fault:graph_update_part@3=call:UNSUPPORTED&fill@{}=call:OUT_OF_HOST_MEMORY&module_load@1..=call:UNSUPPORTED",
             RECORDED + 1
         );
         // SAFETY: this is the only test of the program, and no other thread reads the environment yet.

@@ -325,7 +325,9 @@ impl Source {
             }
             _ => "the work before the event has failed in the process that recorded it",
         };
-        Err(Fault::new(code, format!("{text} (code {})", code.0)))
+        // Which command it was, the other process does not tell.
+        let text = format!("{text} (code {})", code.0);
+        Err(Fault::of_work(code, text, String::new(), 0))
     }
 
     /// How a point has passed, or that it never will.

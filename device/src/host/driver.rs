@@ -12,7 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::command::{inside, now};
 use super::exports::{Exports, Handle, Kind};
-use super::fault::{Fault, answer, done};
+use super::fault::{Fault, done};
 use super::memory::Memory;
 use super::options::{Face, Options};
 use super::pages::Part;
@@ -471,12 +471,11 @@ pub(super) unsafe extern "C" fn device_time(
     device: u32,
     nanoseconds: *mut u64,
 ) -> i32 {
-    answer(|| {
+    done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         host.device(device)?;
         // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
-        unsafe { give(nanoseconds, now())? };
-        Ok(Code::OK)
+        unsafe { give(nanoseconds, now()) }
     })
 }

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 
 use super::board::{Exported, Imported};
 use super::command::{Command, Stamp};
-use super::driver::{Host, give};
+use super::driver::{Host, give, writable};
 use super::exports::Handle;
-use super::fault::{Fault, answer, done};
+use super::fault::{Fault, done, tell};
 use super::point::Point;
 use super::queue::Queue;
 use super::recording::Marked;
@@ -288,8 +288,11 @@ pub(super) unsafe extern "C" fn record(
     })
 }
 
-pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
-    answer(|| {
+pub(super) unsafe extern "C" fn query(
+    handle: *mut sys::otr_drv_event,
+    outcome: *mut sys::otr_outcome,
+) -> i32 {
+    let query = || {
         // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
         if let Some(imported) = &event.imported {
@@ -297,27 +300,39 @@ pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
         }
         let state = event.look("a query", Code::OK, Queue::query)?;
         Ok(state.unwrap_or(Code::OK))
-    })
+    };
+    // SAFETY: R1: the outcome is NULL, or that of version 1.0 or later.
+    unsafe { tell(outcome, query) }
 }
 
-pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_drv_event) -> i32 {
-    done(|| {
+pub(super) unsafe extern "C" fn synchronize(
+    handle: *mut sys::otr_drv_event,
+    outcome: *mut sys::otr_outcome,
+) -> i32 {
+    let synchronize = || {
         // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
-        if let Some(imported) = &event.imported {
-            return imported.synchronize();
+        match &event.imported {
+            Some(imported) => imported.synchronize()?,
+            None => {
+                event.look("a wait", (), Queue::wait)?;
+            }
         }
-        event.look("a wait", (), Queue::wait).map(drop)
-    })
+        Ok(Code::OK)
+    };
+    // SAFETY: R1: the outcome is NULL, or that of version 1.0 or later.
+    unsafe { tell(outcome, synchronize) }
 }
 
 pub(super) unsafe extern "C" fn time(
     handle: *mut sys::otr_drv_event,
+    outcome: *mut sys::otr_outcome,
     nanoseconds: *mut u64,
 ) -> i32 {
-    answer(|| {
+    let time = || {
         // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
+        writable(nanoseconds)?;
         let Some(stamp) = &event.stamp else {
             return Err(Fault::argument(
                 "the event has no timestamp: make it with OTR_EVENT_TIMING",
@@ -333,10 +348,12 @@ pub(super) unsafe extern "C" fn time(
                 ));
             }
         }
-        // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
+        // SAFETY: not NULL, so writable.
         unsafe { give(nanoseconds, stamp.time())? };
         Ok(Code::OK)
-    })
+    };
+    // SAFETY: R1: the outcome is NULL, or that of version 1.0 or later.
+    unsafe { tell(outcome, time) }
 }
 
 pub(super) unsafe extern "C" fn queue_wait(

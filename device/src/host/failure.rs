@@ -6,7 +6,6 @@ use std::ffi::{CStr, c_char};
 use super::fault::Fault;
 use super::sync::{AtomicUsize, Mutex, Ordering};
 use crate::Code;
-use crate::error::failure_text;
 
 /// The first failure of a stretch of work.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +23,7 @@ pub(super) struct Failure {
 unsafe impl Send for Failure {}
 
 impl Failure {
-    /// The failure as an error of a call on queue `here`.
+    /// The failure as the outcome of queue `here`.
     #[cold]
     pub(super) fn fault(&self, here: u64) -> Fault {
         let label = if self.label.is_null() {
@@ -47,7 +46,7 @@ impl Failure {
             "{what}{origin} failed: {} (code {})",
             self.code, self.code.0
         );
-        Fault::new(self.code, failure_text(&text, &label, self.submission))
+        Fault::of_work(self.code, text, label.into_owned(), self.submission)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::command::{Command, Launch, Pattern};
 use super::driver::{Device, Host, give, writable};
 use super::event::queue;
-use super::fault::{Fault, answer, done};
+use super::fault::{Fault, done, tell};
 use super::queue::Queue;
 use crate::{Code, HostFn, HostKernelFn, sys};
 
@@ -53,14 +53,21 @@ pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_queue) -> i32 {
     done(|| unsafe { queue(handle)? }.destroy_of(Queue::user_of(handle.addr())))
 }
 
-pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_queue) -> i32 {
-    // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
-    answer(|| unsafe { queue(handle)? }.query_all())
+pub(super) unsafe extern "C" fn query(
+    handle: *mut sys::otr_queue,
+    outcome: *mut sys::otr_outcome,
+) -> i32 {
+    // SAFETY: R1: the outcome is NULL, or that of version 1.0 or later. R8: no call uses a queue that the host destroys, so it is NULL or
+    // live.
+    unsafe { tell(outcome, || queue(handle)?.query_all()) }
 }
 
-pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_queue) -> i32 {
-    // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
-    done(|| unsafe { queue(handle)? }.synchronize())
+pub(super) unsafe extern "C" fn synchronize(
+    handle: *mut sys::otr_queue,
+    outcome: *mut sys::otr_outcome,
+) -> i32 {
+    // SAFETY: as above.
+    unsafe { tell(outcome, || queue(handle)?.synchronize().map(|()| Code::OK)) }
 }
 
 pub(super) unsafe extern "C" fn flush(handle: *mut sys::otr_queue) -> i32 {

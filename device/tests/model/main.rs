@@ -25,8 +25,6 @@ mod collectives;
 mod command;
 #[path = "../../src/host/driver.rs"]
 mod driver;
-#[path = "../../src/error.rs"]
-mod error;
 #[path = "../../src/host/event.rs"]
 mod event;
 #[path = "../../src/host/exports.rs"]
@@ -71,7 +69,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libtest_mimic::{Arguments, Trial};
 use loom::thread;
-pub(crate) use outrigger_device::{Code, DType, HostFn, HostKernelFn, foreign_call, sys};
+pub(crate) use outrigger_device::{
+    Code, DType, HostFn, HostKernelFn, NO_OUTCOME, foreign_call, sys,
+};
 use properties::DeviceProperties;
 
 use command::Launch;

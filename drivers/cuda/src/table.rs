@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use outrigger_contract as c;
 use outrigger_driver_kit::queue::HostFn;
 use outrigger_driver_kit::table::{Static, negotiate};
-use outrigger_driver_kit::{entries, guard, last_error};
+use outrigger_driver_kit::{entries, guard, last_error, outcomes};
 
 use crate::{driver, event, graph, kernel, mapping, memory, module, operator, queue};
 
@@ -39,8 +39,6 @@ entries! {
     fn queue_create(driver: Drivers, device: u32, params: *const c::otr_queue_params, place: *mut Queues)
         = queue::create;
     fn queue_destroy(queue: Queues) = queue::destroy;
-    fn queue_query(queue: Queues) = queue::query;
-    fn queue_synchronize(queue: Queues) = queue::synchronize;
     fn queue_flush(queue: Queues) = queue::flush;
     fn native_handle(queue: Queues, native: *mut u64) = queue::native_handle;
     fn native_adopt(driver: Drivers, device: u32, native: u64, place: *mut Queues) = queue::native_adopt;
@@ -48,9 +46,6 @@ entries! {
     fn event_create(driver: Drivers, device: u32, flags: u32, place: *mut Events) = event::create;
     fn event_destroy(event: Events) = event::destroy;
     fn event_record(event: Events, queue: Queues) = event::record;
-    fn event_query(event: Events) = event::query;
-    fn event_synchronize(event: Events) = event::synchronize;
-    fn event_time(event: Events, nanoseconds: *mut u64) = event::time;
     fn device_time(driver: Drivers, device: u32, nanoseconds: *mut u64) = event::device_time;
     fn copy(queue: Queues, dst: u64, src: u64, size: u64, kind: u32) = queue::copy;
     fn fill(queue: Queues, dst: u64, size: u64, pattern: *const c_void, length: u32) = queue::fill;
@@ -77,6 +72,14 @@ entries! {
     fn graph_update_part(graph: Graphs, first: u32, from: Graphs) = graph::update_part;
     fn graph_destroy(graph: Graphs) = graph::destroy;
     fn module_binary(module: *mut c::otr_drv_module, binary: *mut c_void, size: *mut u64) = module::binary;
+}
+
+outcomes! {
+    fn queue_query(queue: Queues) = queue::query;
+    fn queue_synchronize(queue: Queues) = queue::synchronize;
+    fn event_query(event: Events) = event::query;
+    fn event_synchronize(event: Events) = event::synchronize;
+    fn event_time(event: Events, nanoseconds: *mut u64) = event::time;
 }
 
 static MEMORY_INFO: c::otr_memory_info_api = c::otr_memory_info_api {

@@ -1,4 +1,4 @@
-//! The macro that declares the entries of a table.
+//! The macros that declare the entries of a table.
 
 /// Declares functions of a driver's table: C functions that call a Rust function each, within the guard that keeps
 /// panics and errors from the host. No entry can be without it, since there is no other way to write one.
@@ -28,6 +28,23 @@ macro_rules! entries {
             #[allow(unused_unsafe, reason = "the same line calls safe and unsafe functions")]
             // SAFETY: the rules of the contract are what the body asks for, and the host keeps them.
             $crate::guard(|| unsafe { $($body)::+($($argument),*) })
+        }
+    )*};
+}
+
+/// The same for entries that ask or wait for work. The body is not given the place for the outcome, which stands behind
+/// the first argument: what it answers is written there.
+#[macro_export]
+macro_rules! outcomes {
+    ($(fn $name:ident($first:ident: $handle:ty $(, $argument:ident: $type:ty)* $(,)?) = $($body:ident)::+;)*) => {$(
+        unsafe extern "C" fn $name(
+            $first: $handle,
+            outcome: *mut $crate::contract::otr_outcome
+            $(, $argument: $type)*
+        ) -> i32 {
+            // SAFETY: R1: the host's struct is as large as it says; the rules of the contract are what the body asks for,
+            // and the host keeps them.
+            unsafe { $crate::tell(outcome, || $($body)::+($first $(, $argument)*)) }
         }
     )*};
 }

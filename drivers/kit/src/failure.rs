@@ -25,12 +25,12 @@ impl Failure {
             return None;
         }
         let (code, text) = if code == c::OTR_NOT_READY {
-            let text = "a host call answered OTR_NOT_READY, which is no outcome".to_owned();
+            let text = "a host call answered OTR_NOT_READY, which is no failure".to_owned();
             (c::OTR_ERR_EXECUTION, text)
         } else {
             (code, format!("a host call answered {code}"))
         };
-        let fault = Fault::new(code, text);
+        let fault = Fault::outcome(code, text);
         Some(Self::new(fault.of(Origin::new(Label::NONE, number)), queue))
     }
 
@@ -39,12 +39,12 @@ impl Failure {
         self.fault.code()
     }
 
-    /// The failure as that of a call on queue `here`.
+    /// The failure as the outcome of queue `here`. That of a lost device of its own is none (R19).
     #[cold]
     pub(crate) fn fault(&self, here: u64) -> Fault {
-        let fault = self.fault.clone().ended();
+        let fault = self.fault.clone();
         if self.queue == here {
-            fault
+            fault.ended()
         } else {
             fault.elsewhere()
         }
@@ -58,18 +58,30 @@ mod tests {
     use outrigger_contract as c;
 
     #[test]
-    fn texts_name_label_and_number() {
+    fn a_failure_keeps_its_place_wherever_it_is_told() {
         // SAFETY: a constant.
         let label = unsafe { Label::new(c"mm".as_ptr()) };
         let fault = Fault::new(11, "it failed");
         let failure = Failure::new(fault.clone().of(Origin::new(label, 7)), 1);
+        let place = |fault: Fault| {
+            fault
+                .origin()
+                .map(|origin| (origin.label(), origin.number()))
+        };
         let message = |here| failure.fault(here).message();
-        assert_eq!(message(1), "it failed [label=mm submission=7]");
-        let elsewhere = "it failed, on a queue that this work waited for [label=mm submission=7]";
+        assert_eq!(message(1), "it failed");
+        let elsewhere = "it failed, on a queue that this work waited for";
         assert_eq!(message(2), elsewhere);
         let again = Failure::new(failure.fault(2), 2);
         assert_eq!(again.fault(3).message(), elsewhere);
-        assert_eq!(Failure::new(fault, 1).fault(1).message(), "it failed");
+        assert_eq!(place(again.fault(3)), Some(("mm".into(), 7)));
+        assert_eq!(place(Failure::new(fault, 1).fault(1)), None);
+    }
+
+    #[test]
+    fn of_a_lost_device_only_other_queues_have_an_outcome() {
+        let lost = Failure::new(Fault::new(c::OTR_ERR_DEVICE_LOST, "it is lost"), 1);
+        assert!(!lost.fault(1).is_outcome() && lost.fault(2).is_outcome());
     }
 
     #[test]
@@ -78,5 +90,10 @@ mod tests {
         let code = |answer| Failure::of_host_call(answer, 1, 1).unwrap().code();
         assert_eq!(code(c::OTR_NOT_READY), c::OTR_ERR_EXECUTION);
         assert_eq!((code(-7), code(1234)), (-7, 1234));
+        let lost = Failure::of_host_call(c::OTR_ERR_DEVICE_LOST, 1, 1).unwrap();
+        assert!(
+            lost.fault(1).is_outcome(),
+            "a host call may answer any code"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Failures inside of a driver, and how they cross the C boundary: as a code, with the text kept for `last_error` of
-//! the same thread (R5). Nothing unwinds beyond this module (R6).
+//! Failures inside of a driver, of calls and of work, and how those of calls cross the C boundary: as a code, with the text
+//! kept for `last_error` of the same thread (R5). Nothing unwinds beyond this module (R6).
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -10,7 +10,7 @@ use outrigger_contract as c;
 
 use crate::origin::Origin;
 
-/// A failed call: a code of `base.h`, and a text that says what was wrong and what would be right.
+/// A failed call, or work that failed: a code of `base.h`, and a text that says what was wrong and what would be right.
 #[derive(Clone)]
 pub struct Fault(Box<Parts>);
 
@@ -20,9 +20,20 @@ struct Parts {
     text: String,
     /// The command whose failure it is, where one is known.
     origin: Option<Origin>,
-    is_end: bool,
+    work: Work,
     is_begun: bool,
     is_elsewhere: bool,
+}
+
+/// The word of a fault on the work that was asked or waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Nothing: the hardware refused the call, and the work may go on.
+    Unknown,
+    /// The device is lost, and does nothing any more. Nobody can say whether the work is over (R19).
+    Lost,
+    /// The work has ended with this failure.
+    Failed,
 }
 
 /// The result of a fallible function of a driver.
@@ -36,24 +47,41 @@ impl Fault {
             code,
             text: text.into(),
             origin: None,
-            // A device that is lost does nothing any more.
-            is_end: code == c::OTR_ERR_DEVICE_LOST,
+            work: match code {
+                c::OTR_ERR_DEVICE_LOST => Work::Lost,
+                _ => Work::Unknown,
+            },
             is_begun: false,
             is_elsewhere: false,
         }))
     }
 
+    /// Work that has ended with a failure, whatever its code.
+    #[cold]
+    pub fn outcome(code: i32, text: impl Into<String>) -> Self {
+        let mut fault = Self::new(code, text);
+        fault.0.work = Work::Failed;
+        fault
+    }
+
     /// Says that the work that was asked or waited for has ended, since it failed. Without that a fault is one of the
-    /// call alone: the hardware refused it, and the work may go on.
+    /// call alone: the hardware refused it, and the work may go on. That of a lost device stays what it is.
     #[must_use]
     pub fn ended(mut self) -> Self {
-        self.0.is_end = true;
+        if self.0.work == Work::Unknown {
+            self.0.work = Work::Failed;
+        }
         self
     }
 
-    /// Whether the work has ended.
+    /// Whether nothing of the work will run any more: it has ended, or the device is lost.
     pub fn is_end(&self) -> bool {
-        self.0.is_end
+        self.0.work != Work::Unknown
+    }
+
+    /// Whether it is the outcome of work. Else the call has failed, which says nothing of the work.
+    pub fn is_outcome(&self) -> bool {
+        self.0.work == Work::Failed
     }
 
     /// An argument out of its range (`OTR_ERR_INVALID_ARGUMENT`).
@@ -99,10 +127,12 @@ impl Fault {
         self
     }
 
-    /// Says that the command was on a queue that this work waited for.
+    /// Says that the command was on a queue that this work waited for. What is behind such a wait has ended, even where
+    /// the other device is lost (R24).
     #[must_use]
     pub fn elsewhere(mut self) -> Self {
         self.0.is_elsewhere = true;
+        self.0.work = Work::Failed;
         self
     }
 
@@ -116,16 +146,18 @@ impl Fault {
         &self.0.text
     }
 
-    /// The message that `last_error` gives: the text, and where the command was (R5).
+    /// The message for the host: the text, and whether the command was on another queue.
     pub fn message(&self) -> String {
         let mut message = self.0.text.clone();
         if self.0.is_elsewhere {
             message.push_str(", on a queue that this work waited for");
         }
-        if let Some(origin) = &self.0.origin {
-            message.push_str(&origin.to_string());
-        }
         message
+    }
+
+    /// The command whose failure it is, where one is known.
+    pub fn origin(&self) -> Option<Origin> {
+        self.0.origin
     }
 }
 
@@ -173,27 +205,6 @@ pub enum Progress {
     NotReady,
 }
 
-/// An answer that the body of an entry may give when it does not fail.
-pub trait Outcome {
-    /// The code that says so.
-    fn code(self) -> i32;
-}
-
-impl Outcome for () {
-    fn code(self) -> i32 {
-        c::OTR_OK
-    }
-}
-
-impl Outcome for Progress {
-    fn code(self) -> i32 {
-        match self {
-            Self::Done => c::OTR_OK,
-            Self::NotReady => c::OTR_NOT_READY,
-        }
-    }
-}
-
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
@@ -206,9 +217,9 @@ pub extern "C" fn last_error() -> *const c_char {
 
 /// Runs the body of an entry and turns its result into a code. [`entries!`](crate::entries) puts every entry in it.
 #[inline]
-pub fn guard<T: Outcome>(body: impl FnOnce() -> Result<T>) -> i32 {
+pub fn guard(body: impl FnOnce() -> Result) -> i32 {
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(outcome)) => outcome.code(),
+        Ok(Ok(())) => c::OTR_OK,
         Ok(Err(fault)) => keep(fault),
         // A body that panics has broken an invariant of the driver. Its locks are free again.
         Err(payload) => keep(panicked(payload)),
@@ -247,7 +258,7 @@ fn keep(fault: Fault) -> i32 {
 mod tests {
     use std::ffi::CStr;
 
-    use super::{Fault, Progress, Result, Sequence, guard, last_error};
+    use super::{Fault, Result, Sequence, guard, last_error};
     use outrigger_contract as c;
 
     fn text() -> String {
@@ -261,7 +272,6 @@ mod tests {
     fn codes_and_texts_cross_the_boundary() {
         assert_eq!(text(), "");
         assert_eq!(guard(|| Ok(())), c::OTR_OK);
-        assert_eq!(guard(|| Ok(Progress::NotReady)), c::OTR_NOT_READY);
         let failing = || -> Result { Err(Fault::argument("a size of\0 0")) };
         assert_eq!(guard(failing), c::OTR_ERR_INVALID_ARGUMENT);
         assert_eq!(text(), "a size of  0");
@@ -270,10 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_an_end_only_if_it_says_so() {
+    fn a_fault_is_an_outcome_only_if_it_says_so() {
         let refused = Fault::host_memory("no room");
-        assert!(!refused.is_end() && refused.ended().is_end());
-        assert!(Fault::new(c::OTR_ERR_DEVICE_LOST, "it is lost").is_end());
+        assert!(!refused.is_end() && !refused.is_outcome());
+        assert!(refused.ended().is_outcome());
+        let lost = || Fault::new(c::OTR_ERR_DEVICE_LOST, "it is lost");
+        assert!(lost().is_end() && !lost().ended().is_outcome());
+        assert!(lost().elsewhere().is_outcome());
+        assert!(Fault::outcome(c::OTR_ERR_DEVICE_LOST, "a host call said so").is_outcome());
     }
 
     #[test]

@@ -106,16 +106,20 @@ pub unsafe fn find<'a>(first: *const c::otr_ext, type_: u32) -> Option<&'a c::ot
     None
 }
 
-/// Copies a text into a zeroed field, cut so that a NUL remains.
+/// Copies a text into a zeroed field, cut in front of a character so that a NUL remains.
 pub fn put_text(field: &mut [c_char], text: &str) {
-    let room = field.len().saturating_sub(1);
-    for (to, from) in field[..room].iter_mut().zip(text.bytes()) {
+    let mut end = text.len().min(field.len().saturating_sub(1));
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    for (to, from) in field.iter_mut().zip(text[..end].bytes()) {
         *to = from as c_char;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_char;
     use std::mem::offset_of;
 
     use super::{Out, find, put_text, text, write_struct};
@@ -198,9 +202,13 @@ mod tests {
 
     #[test]
     fn texts_and_places() {
-        let mut field = [0; 4];
-        put_text(&mut field, "abcdef");
-        assert_eq!(field.map(|byte| byte as u8), *b"abc\0");
+        let put = |text| {
+            let mut field = [0; 4];
+            put_text(&mut field, text);
+            field.map(|byte: c_char| byte as u8)
+        };
+        assert_eq!((put("abcdef"), put("")), (*b"abc\0", [0; 4]));
+        assert_eq!(put("ab\u{e9}"), *b"ab\0\0");
         // SAFETY: constants, or NULL.
         unsafe {
             assert_eq!(text(c"ab".as_ptr(), "it").unwrap(), Some("ab"));

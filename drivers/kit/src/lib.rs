@@ -1,7 +1,8 @@
 //! Parts that drivers in Rust share, so that they are written once. A driver adds what its hardware does.
 //!
-//! - [`entries!`] declares the functions of the table, each with a guard that no panic and no error passes.
-//! - [`Fault`] is a failed call; [`last_error`] is the entry of this name (R5).
+//! - [`entries!`] declares the functions of the table, each with a guard that no panic and no error passes, and
+//!   [`outcomes!`] those that ask or wait for work (R19).
+//! - [`Fault`] is a failed call, or the outcome of work; [`last_error`] is the entry of this name (R5).
 //! - [`handle`] gives out objects as handles, and finds NULL and foreign ones (R7).
 //! - [`given`] reads and writes structs of the host by their `struct_size` (R1), and walks chains (R3).
 //! - [`options`] parses what `open` is given.
@@ -24,11 +25,13 @@ pub mod given;
 pub mod handle;
 pub mod options;
 pub mod origin;
+mod outcome;
 mod pool;
 pub mod queue;
 pub mod recording;
 pub mod table;
 
-pub use fault::{Fault, Outcome, Progress, Result, Sequence, guard, last_error};
+pub use fault::{Fault, Progress, Result, Sequence, guard, last_error};
+pub use outcome::{Outcome, tell};
 pub use outrigger_contract as contract;
 pub use pool::Pool;

@@ -1,9 +1,10 @@
-//! The command that a failure is of, as texts name it (R5).
+//! The command that a failure is of, as outcomes name it.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 use std::fmt;
 
-/// The label of a launch, for texts.
+/// The label of a launch.
 #[derive(Clone, Copy)]
 pub struct Label(*const c_char);
 
@@ -24,7 +25,7 @@ impl Label {
         Self(label)
     }
 
-    fn text(&self) -> std::borrow::Cow<'_, str> {
+    fn text(&self) -> Cow<'static, str> {
         if self.0.is_null() {
             return "".into();
         }
@@ -39,7 +40,7 @@ impl fmt::Debug for Label {
     }
 }
 
-/// The place of a command in its queue, and its name (R5).
+/// The place of a command in its queue, and its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     label: Label,
@@ -51,11 +52,14 @@ impl Origin {
     pub(crate) fn new(label: Label, number: u64) -> Self {
         Self { label, number }
     }
-}
 
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (label, number) = (self.label.text(), self.number);
-        write!(f, " [label={label} submission={number}]")
+    /// The label of its launch; empty if it has none.
+    pub fn label(&self) -> Cow<'static, str> {
+        self.label.text()
+    }
+
+    /// Its number in its queue, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 }

@@ -70,7 +70,7 @@ pub struct Queue<L: Lane> {
     gate: Gate,
     /// So many submissions have finished.
     finished: AtomicU64,
-    /// So many of them were timestamps, which R5 does not count.
+    /// So many of them were timestamps, which have no number.
     stamps: AtomicU64,
     tail: Mutex<Tail<L>>,
     list: Mutex<List<L>>,
@@ -451,18 +451,12 @@ impl<L: Lane> Queue<L> {
     /// Brings all that was submitted into the hardware queue, behind which others put their work (R55).
     ///
     /// # Errors
-    /// The failure of the queue, which stays; what the hardware answers.
+    /// `OTR_ERR_CANCELLED`, if the queue has failed; what the hardware answers.
     pub fn settle(self: &Arc<Self>) -> Result {
         let end = self.list.lock().taken;
         self.await_list(end)?;
-        let failure = self
-            .list
-            .lock()
-            .failure
-            .as_ref()
-            .map(|(_, f)| Arc::clone(f));
-        if let Some(failure) = failure {
-            return Err(failure.fault(self.id));
+        if self.list.lock().failure.is_some() {
+            return Err(Fault::new(c::OTR_ERR_CANCELLED, "the queue has failed"));
         }
         self.lane.flush()
     }
@@ -626,7 +620,7 @@ impl<L: Lane> Queue<L> {
     /// Whether all that was submitted has finished (R19, R20).
     ///
     /// # Errors
-    /// The failure of the queue, once all has finished.
+    /// The failure of the queue, once all has finished; that the device is lost.
     pub fn query(self: &Arc<Self>) -> Result<Progress> {
         let Some((count, failure)) = self.issued() else {
             self.ask();
@@ -644,6 +638,7 @@ impl<L: Lane> Queue<L> {
         match told {
             Ok(true) => {}
             Ok(false) => return Ok(Progress::NotReady),
+            Err(lost) if !lost.is_outcome() => return Err(lost),
             Err(fault) => return Err(self.fail(fault).fault(self.id)),
         }
         match failure {
@@ -691,26 +686,31 @@ impl<L: Lane> Queue<L> {
         };
         self.await_list(end)?;
         let finished = self.lane.finish();
-        if let Err(fault) = &finished
-            && !fault.is_end()
-        {
+        if finished.as_ref().is_err_and(|fault| !fault.is_outcome()) {
             return finished;
         }
+        let is_idle = finished.is_ok();
         let mut list = self.list.lock();
         // A failure behind the end belongs to who waits for that.
-        let failure = list.failure.take_if(|(at, _)| *at <= end);
+        let failure = list.failure.as_ref().filter(|(at, _)| *at <= end);
+        let outcome = match failure.map(|(_, failure)| failure.fault(self.id)) {
+            // Only what is reported as an outcome is cleared.
+            Some(lost) if !lost.is_outcome() => return Err(lost),
+            Some(fault) => {
+                list.failure = None;
+                Err(fault)
+            }
+            None => finished,
+        };
         self.open_if_sound(&list);
         drop(list);
-        if finished.is_ok() {
+        if is_idle {
             self.has_finished(count);
         }
-        if failure.is_some() || finished.is_err() {
+        if outcome.is_err() {
             self.forget_tail();
         }
-        match failure {
-            Some((_, failure)) => Err(failure.fault(self.id)),
-            None => finished,
-        }
+        outcome
     }
 
     /// Lets the queue end by itself: its work still runs, its host calls are called, and [`Pool::finish`] waits for

@@ -1,5 +1,5 @@
-//! The layer `fault`: the driver fails where it is told to. A correct driver may have each of these
-//! faults, except a silent torn copy. So what breaks above the layer is a defect above the layer.
+//! The layer `fault`: the driver fails where it is told to, in a call or in its work. A correct driver may have each
+//! of these faults, except a silent torn copy. So what breaks above the layer is a defect above the layer.
 
 mod spec;
 
@@ -64,7 +64,7 @@ impl Calls {
                 None => all,
             };
             // Of any entry, those that cannot fail in this way are left out.
-            if matches!(rule.what, What::Later(_) | What::Delay(_)) && !entry.submits() {
+            if matches!(rule.what, What::Work(_) | What::Delay(_)) && !entry.submits() {
                 return false;
             }
             match rule.when {
@@ -100,7 +100,7 @@ impl Gate for Calls {
             return Ok(());
         };
         match what {
-            What::Refuse(code) => Err(fail(
+            What::Call(code) => Err(fail(
                 code,
                 format!(
                     "call {count} of {} fails: this fault was requested",
@@ -115,7 +115,7 @@ impl Gate for Calls {
                     Err(lost())
                 }
             }
-            What::Later(code) => ahead(next, handles.queue, later, code.0 as usize),
+            What::Work(code) => ahead(next, handles.queue, failing, code.0 as usize),
             What::Delay(time) => ahead(next, handles.queue, delay, time as usize),
             What::Torn(_) => Ok(()),
         }
@@ -153,7 +153,7 @@ fn ahead(
     }
 }
 
-unsafe extern "C" fn later(user: *mut c_void, upstream: i32) -> i32 {
+unsafe extern "C" fn failing(user: *mut c_void, upstream: i32) -> i32 {
     match upstream {
         0 => user.addr() as i32,
         failure => failure,
@@ -293,7 +293,7 @@ impl Layer for Limits {
         if torn != Code::OK.0 || code == Code::OK {
             return torn;
         }
-        match ahead(next, queue, later, code.0 as usize) {
+        match ahead(next, queue, failing, code.0 as usize) {
             Ok(()) => torn,
             Err(code) => code,
         }

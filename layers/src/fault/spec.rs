@@ -43,10 +43,10 @@ pub enum When {
 /// A fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The call fails and does nothing.
-    Refuse(Code),
+    /// The call fails and does nothing. It says nothing of work.
+    Call(Code),
     /// The call succeeds and its work fails.
-    Later(Code),
+    Work(Code),
     /// The work takes so many milliseconds longer.
     Delay(u64),
     /// The copy moves the first half of its bytes and ends with this code.
@@ -68,8 +68,8 @@ impl FaultSpec {
                     Code::INVALID_ARGUMENT,
                     format!(
                         "the fault `{term}`: {problem}; faults are seed=N, above=BYTES, total=BYTES, \
-                         and ENTRY@N=WHAT, ENTRY@N..=WHAT or ENTRY%PERCENT=WHAT, where WHAT is a code as \
-                         OUT_OF_MEMORY, later:CODE, delay:MILLISECONDS, torn:CODE or lost; separated by &"
+                         and ENTRY@N=WHAT, ENTRY@N..=WHAT or ENTRY%PERCENT=WHAT, where WHAT is call:CODE, work:CODE, \
+                         delay:MILLISECONDS, torn:CODE or lost, and a CODE as OUT_OF_MEMORY; separated by &"
                     ),
                 )
             })?;
@@ -123,8 +123,8 @@ impl Rule {
     fn check(&self) -> Result<(), String> {
         let submits = self.entry.is_none_or(Entry::submits);
         match self.what {
-            What::Later(_) | What::Delay(_) if !submits => {
-                Err("only an entry that submits work can fail or finish later".to_owned())
+            What::Work(_) | What::Delay(_) if !submits => {
+                Err("only an entry that submits work has work that can fail or be late".to_owned())
             }
             What::Torn(_) if self.entry != Some(Entry::copy) => {
                 Err("only a copy can be torn".to_owned())
@@ -138,8 +138,9 @@ impl What {
     fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "lost" => Ok(Self::Lost),
-            None => failure(text).map(Self::Refuse),
-            Some(("later", name)) => failure(name).map(Self::Later),
+            None => Err(format!("`{text}` fails neither the call nor its work")),
+            Some(("call", name)) => failure(name).map(Self::Call),
+            Some(("work", name)) => failure(name).map(Self::Work),
             Some(("delay", time)) => number(time).map(Self::Delay),
             Some(("torn", "OK")) => Ok(Self::Torn(Code::OK)),
             Some(("torn", name)) => failure(name).map(Self::Torn),
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn all_forms_are_understood() {
         let spec = FaultSpec::parse(
-            "seed=7&above=2M&total=1G&copy@3=torn:OK&kernel_launch%10=later:EXECUTION&any@9..=lost",
+            "seed=7&above=2M&total=1G&copy@3=torn:OK&kernel_launch%10=work:EXECUTION&any@9..=lost",
         )
         .unwrap();
         assert_eq!((spec.seed, spec.above), (7, Some(2 << 20)));
@@ -193,7 +194,7 @@ mod tests {
                 rule(
                     Some(Entry::kernel_launch),
                     When::Percent(10),
-                    What::Later(Code::EXECUTION)
+                    What::Work(Code::EXECUTION)
                 ),
                 rule(None, When::From(9), What::Lost),
             ]
@@ -205,10 +206,15 @@ mod tests {
         for (text, what) in [
             ("copy", "no `=`"),
             ("copy=EXECUTION", "neither an option nor a call"),
-            ("cpoy@1=EXECUTION", "`cpoy` is no entry"),
-            ("copy@x=EXECUTION", "`x` is no number"),
-            ("copy%101=EXECUTION", "more than 100"),
-            ("copy@1=OK", "`OK` is no failure"),
+            ("cpoy@1=call:EXECUTION", "`cpoy` is no entry"),
+            ("copy@x=call:EXECUTION", "`x` is no number"),
+            ("copy%101=call:EXECUTION", "more than 100"),
+            ("copy@1=call:OK", "`OK` is no failure"),
+            ("copy@1=EXECUTION", "neither the call nor its work"),
+            (
+                "queue_query@1=work:EXECUTION",
+                "only an entry that submits work",
+            ),
             ("memory_alloc@1=delay:5", "only an entry that submits work"),
             ("fill@1=torn:EXECUTION", "only a copy"),
             ("above=99999999999G", "too many bytes"),

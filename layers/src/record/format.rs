@@ -11,7 +11,7 @@ use crate::Entry;
 
 const MAGIC: &[u8; 8] = b"OTRCALLS";
 /// Of the format. Another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest body, in bytes: a longer one is no record.
 const LONGEST: u32 = 64 << 20;
 /// Bytes of memory are cut into pieces of this size.

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 use parking_lot::Mutex;
 
 use super::format::Record;
@@ -118,9 +118,9 @@ impl Hooks {
             recordings.retain(|queue, failed| {
                 let queue = std::ptr::with_exposed_provenance_mut(*queue);
                 // SAFETY: `queue_destroy` takes a queue out before it goes, and the lock is held.
-                let told = || unsafe { next.queue_query(queue) };
+                let asked = || unsafe { next.queue_query(queue, &mut { NO_OUTCOME }) };
                 // R33: a queue that records refuses the question.
-                !*failed || told() == Code::CAPTURE.0
+                !*failed || asked() == Code::CAPTURE.0
             });
             !recordings.is_empty()
         })

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use outrigger_device::sys;
+use outrigger_device::{Code, sys};
 
 use super::format::Value;
 use super::names::Names;
@@ -159,6 +159,31 @@ impl Argument for *mut sys::otr_operator_answer {
     unsafe fn output(self, _: &mut Names, _: &str, _: u64) -> Option<Value> {
         // SAFETY: NULL, or a struct that the call has written.
         unsafe { self.as_ref() }.map(|answer| Value::Number(answer.workspace_bytes))
+    }
+}
+
+/// The code, and of a failure the number, the label and the message.
+impl Argument for *mut sys::otr_outcome {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+
+    unsafe fn output(self, _: &mut Names, _: &str, _: u64) -> Option<Value> {
+        if self.is_null() {
+            return None;
+        }
+        // SAFETY: the call succeeded, so the code was written.
+        let code = Code(unsafe { (*self).code });
+        let mut fields = vec![Value::Number(u64::from(code.0 as u32))];
+        if !matches!(code, Code::OK | Code::NOT_READY) {
+            // SAFETY: a failure, so that the rest was written too, with a NUL behind each text.
+            unsafe {
+                fields.push(Value::Number((*self).submission));
+                fields.push(text((&raw const (*self).label).cast()));
+                fields.push(text((&raw const (*self).message).cast()));
+            }
+        }
+        Some(Value::List(fields))
     }
 }
 

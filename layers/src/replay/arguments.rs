@@ -6,8 +6,9 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CString, c_char, c_void};
+use std::ptr::NonNull;
 
-use outrigger_device::sys;
+use outrigger_device::{NO_OUTCOME, sys};
 use parking_lot::Mutex;
 
 use crate::record::Value;
@@ -54,6 +55,8 @@ pub(super) struct Frame {
     /// No entry has more outputs. They stay where they are while the frame lives.
     slots: Box<[Cell<u64>; 4]>,
     used: usize,
+    /// Where the call writes an outcome, if it does.
+    outcome: Option<NonNull<sys::otr_outcome>>,
     kept: Vec<Box<dyn Any>>,
 }
 
@@ -73,6 +76,13 @@ impl Frame {
     /// The values that were written into the places, in their order.
     pub(super) fn written(&self) -> impl Iterator<Item = u64> + '_ {
         self.slots.iter().take(self.used).map(Cell::get)
+    }
+
+    /// What a call that succeeded has said of work.
+    pub(super) fn outcome(&self) -> Option<i32> {
+        // SAFETY: kept by this frame, and written to by the call alone.
+        self.outcome
+            .map(|outcome| unsafe { (*outcome.as_ptr()).code })
     }
 
     /// Keeps a slice and gives its start; NULL for none.
@@ -233,6 +243,17 @@ impl Rebuilt for *mut sys::otr_operator_answer {
             cost_ns: 0,
         };
         Ok(frame.keep_one(answer))
+    }
+}
+
+impl Rebuilt for *mut sys::otr_outcome {
+    fn rebuild(value: &Value, _: &str, _: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null_mut());
+        }
+        let outcome = frame.keep_one(NO_OUTCOME);
+        frame.outcome = NonNull::new(outcome);
+        Ok(outcome)
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Difference {
 pub enum DifferenceKind {
     /// The codes that the call answered.
     Code(i32, i32),
+    /// The codes that the call wrote into an outcome.
+    Outcome(i32, i32),
     /// The bytes that a copy gave: the first one that differs, with both of its values, and the number of
     /// those that differ.
     Bytes {
@@ -59,6 +61,12 @@ impl fmt::Display for Difference {
                 Code(*expected).name(),
                 Code(*found).name()
             ),
+            DifferenceKind::Outcome(expected, found) => write!(
+                f,
+                "the outcome {} was expected, but it was {}",
+                Code(*expected).name(),
+                Code(*found).name()
+            ),
             DifferenceKind::Bytes {
                 at,
                 values: (expected, found),
@@ -84,6 +92,7 @@ impl fmt::Display for Difference {
 pub fn compare(recording: &Recording, run: &Run) -> Option<Difference> {
     let recorded = |step: &Step| CallResult {
         code: step.code,
+        outcome: step.outcome(),
         skipped: None,
         read: step.destination.first().cloned(),
         called: step.ran.iter().map(|(upstream, _)| *upstream).collect(),
@@ -129,13 +138,15 @@ fn difference(
     let (Some(expected_code), Some(found_code)) = (expected.code, found.code) else {
         return None;
     };
-    // Work may be further now than it was: that is no matter of right or wrong.
-    let is_query = matches!(
-        step.entry,
-        Entry::queue_query | Entry::event_query | Entry::event_time
-    );
-    if expected_code != found_code && !(is_query && expected_code == Code::NOT_READY.0) {
+    if expected_code != found_code {
         return Some(DifferenceKind::Code(expected_code, found_code));
+    }
+    // Work may be further now than it was: that is no matter of right or wrong.
+    if let (Some(right), Some(told)) = (expected.outcome, found.outcome)
+        && right != told
+        && right != Code::NOT_READY.0
+    {
+        return Some(DifferenceKind::Outcome(right, told));
     }
     let was_to_come = || !both_replayed && expected.called.is_empty() && !awaited(recording, at);
     if step.entry == Entry::host_call && expected.called != found.called && !was_to_come() {
@@ -170,8 +181,7 @@ fn awaited(recording: &Recording, at: usize) -> bool {
     after.iter().any(|later| match later.entry {
         Entry::close => later.code.is_some(),
         Entry::queue_synchronize => {
-            later.arguments.first() == queue
-                && later.code.is_some_and(|code| code != Code::CAPTURE.0)
+            later.arguments.first() == queue && later.code == Some(Code::OK.0)
         }
         _ => false,
     })
@@ -205,6 +215,7 @@ mod tests {
         };
         let result = |code, called: &[i32]| CallResult {
             code,
+            outcome: None,
             skipped: None,
             read: None,
             called: called.to_vec(),

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use outrigger_device::{Code, Driver, Error, Result, sys};
+use outrigger_device::{Code, Driver, Error, NO_OUTCOME, Result, sys};
 
 use super::arguments::{Frame, Rebuilt, Skip, Things};
 use super::recording::{Recording, Step};
@@ -38,6 +38,8 @@ pub struct Run {
 pub struct CallResult {
     /// The code that the call answered; `None` if it was not replayed.
     pub code: Option<i32>,
+    /// The code of the outcome that the call wrote, if it asked or waited for work.
+    pub outcome: Option<i32>,
     /// The reason why the call was not replayed.
     pub skipped: Option<&'static str>,
     /// For a copy to host memory, what was there when the host could first know that it was.
@@ -171,18 +173,21 @@ impl Player {
                 self.again(step, &mut frame, code)?
             }
         };
+        self.results[at].outcome = frame.outcome().filter(|_| code == Code::OK.0);
         self.after(at, step, code, &frame);
         Ok(code)
     }
 
-    /// Repeats a query if the recorded host got its answer later than this one.
+    /// Repeats a query if the recorded host got its outcome later than this one.
     fn again(&mut self, step: &Step, frame: &mut Frame, code: i32) -> Result<i32, Skip> {
         const LONGEST: Duration = Duration::from_secs(2);
+        let unready = Some(Code::NOT_READY.0);
         let asks = matches!(step.entry, Entry::queue_query | Entry::event_query);
+        let awaits = asks && step.outcome().is_some() && step.outcome() != unready;
         let (start, mut code) = (Instant::now(), code);
-        while asks
-            && code == Code::NOT_READY.0
-            && step.code != Some(Code::NOT_READY.0)
+        while awaits
+            && code == Code::OK.0
+            && frame.outcome() == unready
             && start.elapsed() < LONGEST
         {
             std::thread::sleep(Duration::from_micros(50));
@@ -225,15 +230,17 @@ impl Player {
                 }
             }
         }
+        let outcome = self.results[at].outcome;
+        let is_over = outcome.is_some_and(|outcome| outcome != Code::NOT_READY.0);
         match step.entry {
-            Entry::queue_synchronize if code != Code::CAPTURE.0 => {
+            Entry::queue_synchronize if is_over => {
                 self.busy.remove(&first);
                 self.look(|pending| pending.queue == first);
             }
-            Entry::queue_query if code != Code::NOT_READY.0 && code != Code::CAPTURE.0 => {
+            Entry::queue_query if is_over => {
                 self.look(|pending| pending.queue == first);
             }
-            Entry::event_synchronize | Entry::event_query if code == Code::OK.0 => {
+            Entry::event_synchronize | Entry::event_query if is_over => {
                 let known = self.events.iter().find(|(event, ..)| *event == first);
                 if let Some((_, queue, recorded)) = known.copied() {
                     self.look(|pending| pending.queue == queue && pending.step < recorded);
@@ -517,7 +524,7 @@ impl Player {
             let next = &self.next;
             let check = |back: &[u8]| {
                 let _ = next.copy(queue, to, address, size, sys::OTR_COPY_DEVICE_TO_HOST);
-                let _ = next.queue_synchronize(queue);
+                let _ = next.queue_synchronize(queue, &mut { NO_OUTCOME });
                 back.iter().all(|byte| *byte == 0)
             };
             let _ = next.copy(queue, address, from, size, sys::OTR_COPY_HOST_TO_DEVICE);
@@ -542,10 +549,14 @@ impl Player {
         const LONGEST: Duration = Duration::from_secs(10);
         let queue = std::ptr::with_exposed_provenance_mut(queue as usize);
         let start = Instant::now();
-        // SAFETY: a live queue.
+        let mut outcome = NO_OUTCOME;
+        // SAFETY: a live queue, and a place for the outcome.
         unsafe {
             let _ = self.next.queue_flush(queue);
-            while self.next.queue_query(queue) == Code::NOT_READY.0 && start.elapsed() < LONGEST {
+            while self.next.queue_query(queue, &mut outcome) == Code::OK.0
+                && outcome.code == Code::NOT_READY.0
+                && start.elapsed() < LONGEST
+            {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }

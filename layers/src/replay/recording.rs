@@ -179,6 +179,18 @@ impl Recording {
 }
 
 impl Step {
+    /// What it said of work, where it asked or waited for some.
+    pub fn outcome(&self) -> Option<i32> {
+        let lists = self.outputs.iter().filter_map(|value| match value {
+            Value::List(fields) => fields.first(),
+            _ => None,
+        });
+        lists.into_iter().find_map(|code| match code {
+            Value::Number(code) => Some(*code as u32 as i32),
+            _ => None,
+        })
+    }
+
     /// The objects and memory that the call made.
     pub(super) fn makes(&self) -> impl Iterator<Item = u32> + '_ {
         // A kernel that is asked for again is made by the first call.

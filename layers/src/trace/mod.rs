@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::entries::entries;
+use crate::entry::MaybeHandle;
 use crate::{Entry, Layer, Next};
 use writer::Timeline;
 
@@ -78,10 +79,9 @@ macro_rules! traced {
                     };
                     let to = self.timeline.now();
                     let track = self.timeline.this_thread();
-                    let args = match code {
-                        0 => json!({}),
-                        code => json!({"code": Code(code).name()}),
-                    };
+                    let places = [$first.outcome() $(, $arg.outcome())*];
+                    // SAFETY: where the call succeeded, the place for an outcome was written.
+                    let args = unsafe { told(code, &places) };
                     self.timeline.write(&outrigger_trace::slice(track, KIND, entry.name(), (from, to), &args));
                     if ARROW.get() != 0 && code == Code::OK.0 {
                         let arrow = outrigger_trace::arrow_from(track, "submit", ARROW.get(), from);
@@ -95,6 +95,22 @@ macro_rules! traced {
 }
 
 entries!(traced);
+
+/// What a slice says of a call: its code or an outcome, unless that is no news.
+///
+/// # Safety
+/// The call with this code has written its outcome, if it has a place for one.
+unsafe fn told(code: i32, places: &[*mut sys::otr_outcome]) -> Value {
+    if code != Code::OK.0 {
+        return json!({"code": Code(code).name()});
+    }
+    let place = places.iter().find(|place| !place.is_null());
+    // SAFETY: this function's contract.
+    match place.map(|place| Code(unsafe { (**place).code })) {
+        None | Some(Code::OK) => json!({}),
+        Some(outcome) => json!({"outcome": outcome.name()}),
+    }
+}
 
 /// Work of queues, and memory.
 struct Work {

@@ -5,7 +5,7 @@
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
-use outrigger_device::{Code, Driver, Result, sys};
+use outrigger_device::{Code, Driver, NO_OUTCOME, Result, sys};
 use parking_lot::Mutex;
 
 use super::books::{Behind, Books, CallBook, Mapped, Memory, Queue, Used, Uses};
@@ -139,6 +139,129 @@ impl Rules {
         code
     }
 
+    /// Asks or waits for work, and sees that the outcome is written where there is one and nowhere else (R19). Gives the
+    /// outcome.
+    ///
+    /// # Safety
+    /// `outcome` is NULL or readable.
+    unsafe fn told(
+        &self,
+        entry: &str,
+        outcome: *const sys::otr_outcome,
+        ask: impl FnOnce() -> i32,
+    ) -> (i32, Option<Code>) {
+        // SAFETY: this function's contract.
+        let look = || (!outcome.is_null()).then(|| Code(unsafe { (*outcome).code }));
+        let before = look();
+        let code = ask();
+        let after = look();
+        if code == Code::NOT_READY.0 {
+            let text = format!("{entry} answered NOT_READY, which is an outcome and no answer");
+            self.driver("R19", text);
+        }
+        if code == Code::OK.0 && after.is_none() {
+            self.driver(
+                "R7",
+                format!("{entry} without a place for the outcome was not refused"),
+            );
+        }
+        if code != Code::OK.0 && after != before {
+            let text = format!("{entry} failed with {:?} and wrote an outcome", Code(code));
+            self.driver("R4", text);
+        }
+        (code, after.filter(|_| code == Code::OK.0))
+    }
+
+    /// Waits for a queue, and sees whether that tells of what its host calls answered.
+    ///
+    /// # Safety
+    /// `outcome` is NULL or readable.
+    unsafe fn wait_for_queue(
+        &self,
+        queue: usize,
+        outcome: *const sys::otr_outcome,
+        wait: impl FnOnce() -> i32,
+    ) -> i32 {
+        const ENTRY: &str = "queue_synchronize";
+        let seen = self.seen(queue);
+        if let Some(seen) = &seen {
+            seen.book.lock().taking += 1;
+        }
+        // SAFETY: this function's contract.
+        let (code, told) = unsafe { self.told(ENTRY, outcome, wait) };
+        let Some(seen) = seen else { return code };
+        if !self.recording(ENTRY, &seen, code)
+            && let Some(told) = told
+        {
+            if told == Code::NOT_READY {
+                let text = format!("{ENTRY} of queue {} gave NOT_READY", seen.number);
+                self.driver("R19", text);
+            }
+            self.finished(ENTRY, queue, &seen, 1, told);
+            // It has told of the failure, which is gone now. Where it tells of one, that may be of a later call, too,
+            // which another thread has made before the driver has looked.
+            let mut book = seen.book.lock();
+            let failed = told != Code::OK;
+            if book
+                .failure
+                .is_some_and(|(at, _)| failed || at < seen.calls)
+            {
+                book.failure = None;
+            }
+        }
+        let mut book = seen.book.lock();
+        book.taking -= 1;
+        book.taken += 1;
+        code
+    }
+
+    /// Asks whether an event was reached.
+    ///
+    /// # Safety
+    /// `outcome` is NULL or readable.
+    unsafe fn ask_event(
+        &self,
+        event: usize,
+        outcome: *const sys::otr_outcome,
+        ask: impl FnOnce() -> i32,
+    ) -> i32 {
+        // SAFETY: this function's contract.
+        let ask = || unsafe { self.told("event_query", outcome, ask) };
+        let ((code, told), asked) = self.ask(event, ask);
+        if let (Some(told), Some(asked)) = (told, asked) {
+            // That of an event that was never recorded, and is no point of a recording, is OK.
+            let is_new = asked.recorded.is_none() && asked.recording.is_none();
+            if told != Code::NOT_READY || is_new {
+                self.reached("event_query", asked, told);
+            }
+        }
+        code
+    }
+
+    /// Waits until an event is reached.
+    ///
+    /// # Safety
+    /// `outcome` is NULL or readable.
+    unsafe fn wait_for_event(
+        &self,
+        event: usize,
+        outcome: *const sys::otr_outcome,
+        wait: impl FnOnce() -> i32,
+    ) -> i32 {
+        const ENTRY: &str = "event_synchronize";
+        // SAFETY: this function's contract.
+        let wait = || unsafe { self.told(ENTRY, outcome, wait) };
+        let ((code, told), asked) = self.ask(event, wait);
+        if let (Some(told), Some(asked)) = (told, asked) {
+            if told == Code::NOT_READY {
+                let text = format!("{ENTRY} of event {} gave NOT_READY", asked.number);
+                self.driver("R19", text);
+            }
+            self.reached(ENTRY, asked, told);
+        }
+        code
+    }
+
     /// R33: what would wait is refused on a queue that records.
     fn recording(&self, entry: &str, seen: &Seen, code: i32) -> bool {
         if seen.recording && code != Code::CAPTURE.0 {
@@ -152,12 +275,8 @@ impl Rules {
         seen.recording || code == Code::CAPTURE.0
     }
 
-    /// A queue is said to have finished what it was given before a call, which is `own` synchronizes.
-    fn finished(&self, entry: &str, queue: usize, seen: &Seen, own: u32, code: i32) {
-        // A device that is lost says so, wherever its work is.
-        if code == Code::DEVICE_LOST.0 {
-            return;
-        }
+    /// A queue has finished what it was given before a call, which is `own` synchronizes, with this outcome.
+    fn finished(&self, entry: &str, queue: usize, seen: &Seen, own: u32, told: Code) {
         self.books
             .lock()
             .finished(queue, seen.number, seen.submitted, &seen.behind);
@@ -169,24 +288,15 @@ impl Rules {
         let number = seen.number;
         if ran < seen.calls {
             let text = format!(
-                "{entry} of queue {number} answered {:?} before its host call {ran} had run",
-                Code(code)
+                "{entry} of queue {number} gave the outcome {told:?} before its host call {ran} had run"
             );
             self.driver("R19", text);
         }
         match failure {
-            Some((at, first)) if at < seen.calls && code == Code::OK.0 => self.driver(
+            Some((at, first)) if at < seen.calls && told.0 != first => self.driver(
                 "R20",
                 format!(
-                    "{entry} of queue {number} answered OK after {:?}",
-                    Code(first)
-                ),
-            ),
-            Some((at, first)) if at < seen.calls && code != first => self.driver(
-                "R20",
-                format!(
-                    "{entry} of queue {number} answered {:?}, and the first failure was {:?}",
-                    Code(code),
+                    "{entry} of queue {number} gave the outcome {told:?}, and the first failure was {:?}",
                     Code(first)
                 ),
             ),
@@ -195,27 +305,21 @@ impl Rules {
     }
 
     /// Asks the driver about an event. What the event was is `None` where another thread records it, too.
-    fn ask(&self, event: usize, ask: impl FnOnce() -> i32) -> (i32, Option<Asked>) {
+    fn ask<T>(&self, event: usize, ask: impl FnOnce() -> T) -> (T, Option<Asked>) {
         let asked = self.books.lock().events.get(&event).and_then(Event::asked);
-        let code = ask();
+        let answer = ask();
         let books = self.books.lock();
         let now = books.events.get(&event);
         let same = |asked: &Asked| now.is_some_and(|now| now.is_as(asked));
-        (code, asked.filter(same))
+        (answer, asked.filter(same))
     }
 
-    /// An event answered that it was reached, or failed.
-    fn reached(&self, entry: &str, asked: Asked, code: i32) {
-        if code == Code::DEVICE_LOST.0 {
-            return;
-        }
+    /// An event was reached, with this outcome.
+    fn reached(&self, entry: &str, asked: Asked, told: Code) {
         let number = asked.number;
         let Some(recorded) = asked.recorded else {
-            if code != Code::OK.0 {
-                let text = format!(
-                    "{entry} of event {number}, never recorded, gave {:?}",
-                    Code(code)
-                );
+            if told != Code::OK {
+                let text = format!("{entry} of event {number}, never recorded, gave {told:?}");
                 self.driver("R22", text);
             }
             return;
@@ -235,11 +339,10 @@ impl Rules {
         }
         if let Some((at, first)) = failure
             && at < recorded.point.calls
-            && code != first
+            && told.0 != first
         {
             let text = format!(
-                "{entry} of event {number} answered {:?}, and its work failed with {:?}",
-                Code(code),
+                "{entry} of event {number} gave the outcome {told:?}, and its work failed with {:?}",
                 Code(first)
             );
             self.driver("R23", text);
@@ -302,8 +405,10 @@ impl Rules {
     fn unused(&self, next: &Next, what: &str, unfinished: Vec<(usize, String)>) -> Result<(), i32> {
         for (queue, work) in unfinished {
             let handle = std::ptr::with_exposed_provenance_mut(queue);
+            let mut outcome = NO_OUTCOME;
             // SAFETY: a queue that is alive. Its host may know by other means that it has finished.
-            if unsafe { next.queue_query(handle) } == Code::NOT_READY.0 {
+            let code = unsafe { next.queue_query(handle, &mut outcome) };
+            if code == Code::OK.0 && outcome.code == Code::NOT_READY.0 {
                 let text = format!("{what}, while {work} has not finished");
                 return Err(self.refuse(Code::BUSY, "R12", text));
             }
@@ -533,6 +638,29 @@ const PINNED: &str = "pinned memory";
 unsafe fn before<T: Copy>(place: *const T) -> Option<T> {
     // SAFETY: NULL or readable.
     unsafe { place.as_ref() }.copied()
+}
+
+/// Hands a call on, and sees that a failed one has left its output alone (R4).
+///
+/// # Safety
+/// `place` is NULL or readable.
+unsafe fn checked<T: Copy + PartialEq>(
+    rules: &Rules,
+    entry: &str,
+    place: *const T,
+    call: impl FnOnce() -> i32,
+) -> i32 {
+    // SAFETY: `place` is NULL or readable.
+    let was = unsafe { before(place) };
+    let code = call();
+    // SAFETY: as above.
+    if code != Code::OK.0 && unsafe { before(place) } != was {
+        rules.driver(
+            "R4",
+            format!("{entry} failed with {:?} and wrote its output", Code(code)),
+        );
+    }
+    code
 }
 
 mod entries;

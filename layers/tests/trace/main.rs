@@ -92,7 +92,10 @@ fn work_calls_memory_and_arrows_are_in_the_timeline() {
     assert_eq!(host_call[0].args["failure"], "OUT_OF_RANGE");
     assert_eq!(slices(false, "queue_create").len(), 2);
     let waits = slices(false, "queue_synchronize");
-    assert!(waits.iter().any(|call| call.args["code"] == "OUT_OF_RANGE"));
+    let failed = waits
+        .iter()
+        .filter(|call| call.args["outcome"] == "OUT_OF_RANGE");
+    assert_eq!(failed.count(), 1);
     let fills = slices(false, "fill");
     assert_eq!(fills.len(), FILLS + 1);
     let threads: HashSet<_> = fills.iter().map(|call| call.thread).collect();

@@ -30,7 +30,7 @@ fn recorder(slot: usize) -> Option<&'static Recorder> {
 }
 
 macro_rules! entries {
-    ($($name:ident($($argument:ident: $type:ty),*) = $instead:path, $alone:expr;)*) => {
+    ($($name:ident($($argument:ident: $type:ty),*) = $instead:path, $alone:expr $(, $outcome:ident)?;)*) => {
         /// Entries of a driver.
         #[derive(Clone, Copy)]
         pub(crate) struct Calls {
@@ -46,12 +46,18 @@ macro_rules! entries {
                 return Code::INVALID_HANDLE.0;
             };
             // Calls that make or destroy objects are always seen.
-            if $alone && recorder.is_idle() {
+            let code = if $alone && recorder.is_idle() {
                 // SAFETY: the host's arguments.
-                return unsafe { (recorder.calls.$name)($($argument),*) };
-            }
-            // SAFETY: as above.
-            answer(SLOT, unsafe { $instead(recorder, $($argument),*) })
+                unsafe { (recorder.calls.$name)($($argument),*) }
+            } else {
+                // SAFETY: as above.
+                answer(SLOT, unsafe { $instead(recorder, $($argument),*) })
+            };
+            $(if code == Code::OK.0 && recorder.has_split() {
+                // SAFETY: the call has written the outcome.
+                unsafe { hide_number($outcome) };
+            })?
+            code
         })*
     };
 }
@@ -59,18 +65,19 @@ macro_rules! entries {
 type Driver = *mut sys::otr_driver;
 type Queue = *mut sys::otr_queue;
 type Event = *mut sys::otr_drv_event;
+type Outcome = *mut sys::otr_outcome;
 type Module = *mut sys::otr_drv_module;
 type Kernel = *mut sys::otr_drv_kernel;
 
 entries! {
-    queue_query(queue: Queue) = seen::queue_query, true;
-    queue_synchronize(queue: Queue) = seen::queue_synchronize, true;
+    queue_query(queue: Queue, outcome: Outcome) = seen::queue_query, true, outcome;
+    queue_synchronize(queue: Queue, outcome: Outcome) = seen::queue_synchronize, true, outcome;
     queue_wait_event(queue: Queue, event: Event) = seen::queue_wait_event, true;
     event_destroy(event: Event) = seen::event_destroy, true;
     event_record(event: Event, queue: Queue) = seen::event_record, true;
-    event_query(event: Event) = seen::event_query, true;
-    event_synchronize(event: Event) = seen::event_synchronize, true;
-    event_time(event: Event, nanoseconds: *mut u64) = seen::event_time, true;
+    event_query(event: Event, outcome: Outcome) = seen::event_query, true, outcome;
+    event_synchronize(event: Event, outcome: Outcome) = seen::event_synchronize, true, outcome;
+    event_time(event: Event, outcome: Outcome, nanoseconds: *mut u64) = seen::event_time, true, outcome;
     copy(queue: Queue, to: u64, from: u64, size: u64, kind: u32) = seen::copy, true;
     fill(queue: Queue, to: u64, size: u64, pattern: *const c_void, length: u32) = seen::fill, true;
     host_call(queue: Queue, function: sys::otr_host_fn, user: *mut c_void, flags: u32) = seen::host_call, true;
@@ -86,6 +93,21 @@ entries! {
     module_unload(module: Module) = seen::module_unload, false;
     module_binary(module: Module, binary: *mut c_void, size: *mut u64) = seen::module_binary, false;
     kernel_get(module: Module, name: *const c_char, place: *mut Kernel) = seen::kernel_get, false;
+}
+
+/// Takes the number of the command out of the outcome of work that failed: the driver counts the parts of launches of graphs
+/// too, and the host does not.
+///
+/// # Safety
+/// The outcome was written.
+#[cold]
+unsafe fn hide_number(outcome: Outcome) {
+    // SAFETY: this function's contract.
+    unsafe {
+        if !matches!(Code((*outcome).code), Code::OK | Code::NOT_READY) {
+            (*outcome).submission = 0;
+        }
+    }
 }
 
 /// The code of a call that a recording has looked at.
@@ -162,7 +184,7 @@ mod absent {
 
     use super::*;
 
-    pub(super) unsafe extern "C" fn time(_: Event, _: *mut u64) -> i32 {
+    pub(super) unsafe extern "C" fn time(_: Event, _: Outcome, _: *mut u64) -> i32 {
         Code::UNSUPPORTED.0
     }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 use parking_lot::Mutex;
 
 use crate::call::{Refusal, Result};
@@ -82,13 +82,13 @@ impl Event {
         done(unsafe { (recorder.calls.event_record)(self.handle, queue) })
     }
 
-    /// Whether the work in front of it has finished; an error if it failed.
-    fn query(&self, recorder: &Recorder) -> Answer<bool> {
-        // SAFETY: R8: an event that is not destroyed meanwhile.
-        match unsafe { (recorder.calls.event_query)(self.handle) } {
-            code if code == Code::NOT_READY.0 => Ok(false),
-            code => done(code).map(|()| true),
-        }
+    /// What became of the work in front of it; `None` as long as nobody knows that it is over.
+    fn outcome(&self, recorder: &Recorder) -> Option<Code> {
+        let mut outcome = NO_OUTCOME;
+        // SAFETY: R8: an event that is not destroyed meanwhile, and a place for the outcome.
+        let code = unsafe { (recorder.calls.event_query)(self.handle, &mut outcome) };
+        let told = (code == Code::OK.0).then_some(Code(outcome.code));
+        told.filter(|told| *told != Code::NOT_READY)
     }
 }
 
@@ -142,21 +142,24 @@ impl Gone {
         let finished: Vec<_> = {
             let mut places = self.0.lock();
             places
-                .extract_if(.., |place| !matches!(place.last.query(recorder), Ok(false)))
+                .extract_if(.., |place| place.last.outcome(recorder).is_some())
                 .collect()
         };
         finished.into_iter().for_each(Place::free);
     }
 
-    /// Waits for all launches, and gives everything back.
+    /// Waits for all launches, and gives everything back. What a launch uses of which nobody knows that it is over stays.
     pub(crate) fn clear(&self) {
         let places = std::mem::take(&mut *self.0.lock());
         for place in places {
-            if let Some(wait) = place.last.library.below.raw().api().event_synchronize {
-                // SAFETY: R8: an event that is not destroyed meanwhile. A failure is no news here.
-                unsafe { wait(place.last.handle) };
+            let wait = place.last.library.below.raw().api().event_synchronize;
+            let waited = wait.is_some_and(|wait| {
+                // SAFETY: R8: an event that is not destroyed meanwhile. A failure of the work is no news here.
+                unsafe { wait(place.last.handle, &mut { NO_OUTCOME }) == Code::OK.0 }
+            });
+            if waited {
+                place.free();
             }
-            place.free();
         }
     }
 }
@@ -245,13 +248,13 @@ impl Graph {
         let mut at = 0;
         while at < places.len() {
             let place = &mut places[at];
-            let outcome = place.last.query(recorder);
-            let is_finished = !matches!(outcome, Ok(false));
-            if outcome.is_err() {
+            let outcome = place.last.outcome(recorder);
+            let is_finished = outcome.is_some();
+            if outcome.is_some_and(|outcome| outcome != Code::OK) {
                 // A launch or a copy was left out, so nobody knows what is there.
                 place.holds = None;
             }
-            let finished = |copy: &(Event, Arc<Plan>)| !matches!(copy.0.query(recorder), Ok(false));
+            let finished = |copy: &(Event, Arc<Plan>)| copy.0.outcome(recorder).is_some();
             while place.copies.front().is_some_and(finished) {
                 place.copies.pop_front();
             }

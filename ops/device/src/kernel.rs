@@ -63,16 +63,6 @@ impl Below {
         self.driver.as_raw()
     }
 
-    /// A text of the driver's where it has a number of a submission that is not the host's, with 0 in place of it: the driver
-    /// counts the parts of launches of graphs too.
-    pub(crate) fn without_number(&self, text: Option<&CStr>) -> Option<CString> {
-        let is_split = self.recorder.as_ref().is_some_and(Recorder::has_split);
-        let text = text.filter(|_| is_split)?.to_str().ok()?;
-        let (before, number) = text.strip_suffix(']')?.rsplit_once(" submission=")?;
-        number.parse::<u64>().ok()?;
-        CString::new(format!("{before} submission=0]")).ok()
-    }
-
     /// The text of this thread's most recent failed call below.
     pub(crate) fn last_error(&self) -> Option<CString> {
         let last_error = self.raw().api().last_error?;

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 
 use crate::call::{Refusal, Result};
 use crate::command::{Command, Stored};
@@ -14,15 +14,20 @@ use crate::unit::{Unit, own_text};
 type Driver = *mut sys::otr_driver;
 type Queue = *mut sys::otr_queue;
 type Event = *mut sys::otr_drv_event;
+type Outcome = *mut sys::otr_outcome;
 type Module = *mut sys::otr_drv_module;
 type Kernel = *mut sys::otr_drv_kernel;
 
 /// # Safety
 /// R8: the host's arguments.
-pub(crate) unsafe fn queue_query(recorder: &Recorder, queue: Queue) -> Result<i32> {
+pub(crate) unsafe fn queue_query(
+    recorder: &Recorder,
+    queue: Queue,
+    outcome: Outcome,
+) -> Result<i32> {
     recorder.table().refuse_queue(queue.addr(), "queue_query")?;
     // SAFETY: this function's contract.
-    Ok(unsafe { (recorder.calls.queue_query)(queue) })
+    Ok(unsafe { (recorder.calls.queue_query)(queue, outcome) })
 }
 
 /// # Safety
@@ -41,12 +46,16 @@ pub(crate) unsafe fn native_handle(
 
 /// # Safety
 /// R8: the host's arguments.
-pub(crate) unsafe fn queue_synchronize(recorder: &Recorder, queue: Queue) -> Result<i32> {
+pub(crate) unsafe fn queue_synchronize(
+    recorder: &Recorder,
+    queue: Queue,
+    outcome: Outcome,
+) -> Result<i32> {
     recorder
         .table()
         .refuse_queue(queue.addr(), "queue_synchronize")?;
     // SAFETY: this function's contract.
-    let code = unsafe { (recorder.calls.queue_synchronize)(queue) };
+    let code = unsafe { (recorder.calls.queue_synchronize)(queue, outcome) };
     // Memory of graphs that were destroyed meanwhile is idle now.
     if code == Code::OK.0 && recorder.gone.count() > 0 {
         recorder.sweep();
@@ -62,12 +71,16 @@ pub(crate) unsafe fn queue_wait_event(
     event: Event,
 ) -> Result<i32> {
     let records = recorder.table().records(queue.addr());
-    let outcome = match records {
-        // SAFETY: this function's contract.
-        true => unsafe { (recorder.calls.event_query)(event) },
-        false => Code::OK.0,
-    };
-    match recorder.with(|table| table.wait(queue.addr(), event.addr(), outcome))? {
+    let mut outcome = NO_OUTCOME;
+    if records {
+        // SAFETY: this function's contract, and a place for the outcome.
+        let code = unsafe { (recorder.calls.event_query)(event, &mut outcome) };
+        if code != Code::OK.0 {
+            return Ok(code);
+        }
+    }
+    let is_well = outcome.code == Code::OK.0;
+    match recorder.with(|table| table.wait(queue.addr(), event.addr(), is_well))? {
         // SAFETY: this function's contract.
         Answer::Pass => Ok(unsafe { (recorder.calls.queue_wait_event)(queue, event) }),
         Answer::Done => Ok(Code::OK.0),
@@ -86,9 +99,10 @@ pub(crate) unsafe fn event_destroy(recorder: &Recorder, event: Event) -> Result<
 /// R8: the host's arguments.
 pub(crate) unsafe fn event_record(recorder: &Recorder, event: Event, queue: Queue) -> Result<i32> {
     if recorder.table().records(queue.addr()) {
-        // SAFETY: this function's contract.
-        if unsafe { (recorder.calls.event_query)(event) } == Code::INVALID_HANDLE.0 {
-            return Ok(Code::INVALID_HANDLE.0);
+        // SAFETY: this function's contract, and a place for the outcome.
+        let code = unsafe { (recorder.calls.event_query)(event, &mut { NO_OUTCOME }) };
+        if code == Code::INVALID_HANDLE.0 {
+            return Ok(code);
         }
         recorder.with(|table| table.mark(event.addr(), queue.addr()));
         return Ok(Code::OK.0);
@@ -103,24 +117,47 @@ pub(crate) unsafe fn event_record(recorder: &Recorder, event: Event, queue: Queu
 
 /// # Safety
 /// R8: the host's arguments.
-pub(crate) unsafe fn event_query(recorder: &Recorder, event: Event) -> Result<i32> {
+pub(crate) unsafe fn event_query(
+    recorder: &Recorder,
+    event: Event,
+    outcome: Outcome,
+) -> Result<i32> {
     let answer = recorder.table().look(event.addr(), "event_query")?;
-    Ok(match answer {
+    match answer {
         // SAFETY: this function's contract.
-        Answer::Pass => unsafe { (recorder.calls.event_query)(event) },
-        Answer::Done => Code::OK.0,
-    })
+        Answer::Pass => Ok(unsafe { (recorder.calls.event_query)(event, outcome) }),
+        // SAFETY: as above.
+        Answer::Done => unsafe { finished(outcome) },
+    }
+}
+
+/// The outcome of an event that counts as never recorded (R22).
+///
+/// # Safety
+/// NULL, or writable.
+unsafe fn finished(outcome: Outcome) -> Result<i32> {
+    if outcome.is_null() {
+        return Err(Refusal::new(Code::INVALID_ARGUMENT, "the outcome is NULL"));
+    }
+    // SAFETY: not NULL, so writable.
+    unsafe { (*outcome).code = Code::OK.0 };
+    Ok(Code::OK.0)
 }
 
 /// # Safety
 /// R8: the host's arguments.
-pub(crate) unsafe fn event_synchronize(recorder: &Recorder, event: Event) -> Result<i32> {
+pub(crate) unsafe fn event_synchronize(
+    recorder: &Recorder,
+    event: Event,
+    outcome: Outcome,
+) -> Result<i32> {
     let answer = recorder.table().look(event.addr(), "event_synchronize")?;
-    Ok(match answer {
+    match answer {
         // SAFETY: this function's contract.
-        Answer::Pass => unsafe { (recorder.calls.event_synchronize)(event) },
-        Answer::Done => Code::OK.0,
-    })
+        Answer::Pass => Ok(unsafe { (recorder.calls.event_synchronize)(event, outcome) }),
+        // SAFETY: as above.
+        Answer::Done => unsafe { finished(outcome) },
+    }
 }
 
 /// # Safety
@@ -128,12 +165,13 @@ pub(crate) unsafe fn event_synchronize(recorder: &Recorder, event: Event) -> Res
 pub(crate) unsafe fn event_time(
     recorder: &Recorder,
     event: Event,
+    outcome: Outcome,
     nanoseconds: *mut u64,
 ) -> Result<i32> {
     let answer = recorder.table().look(event.addr(), "event_time")?;
     match answer {
         // SAFETY: this function's contract.
-        Answer::Pass => Ok(unsafe { (recorder.calls.event_time)(event, nanoseconds) }),
+        Answer::Pass => Ok(unsafe { (recorder.calls.event_time)(event, outcome, nanoseconds) }),
         Answer::Done => Err(Refusal::new(
             Code::INVALID_ARGUMENT,
             "the event was recorded in a recording alone, so it counts as never recorded",

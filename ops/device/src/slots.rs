@@ -124,16 +124,12 @@ unsafe extern "C" fn last_error<const SLOT: usize>() -> *const c_char {
     };
     let now = library.below.last_error();
     SAID.with_borrow(|said| {
-        let ours = match said {
-            Some(said) if said.slot == SLOT && said.below == now => Some(said.ours.clone()),
-            _ => library.below.without_number(now.as_deref()),
-        };
-        match ours {
-            Some(ours) => TEXT.with_borrow_mut(|text| {
-                *text = ours;
+        match said {
+            Some(said) if said.slot == SLOT && said.below == now => TEXT.with_borrow_mut(|text| {
+                text.clone_from(&said.ours);
                 text.as_ptr()
             }),
-            None => library
+            _ => library
                 .below
                 .raw()
                 .api()

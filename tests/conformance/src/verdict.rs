@@ -57,7 +57,10 @@ impl<E: StdError + 'static> From<E> for Failure {
             Some(error) => Self::new(format!("a call failed: {:?}: {error}", error.code())),
             None => Self::new(error.to_string()),
         };
-        failure.device_lost = device.is_some_and(|error| error.code() == Code::DEVICE_LOST);
+        let lost = |error: &outrigger_device::Error| {
+            error.code() == Code::DEVICE_LOST && !error.is_outcome()
+        };
+        failure.device_lost = device.is_some_and(lost);
         failure
     }
 }

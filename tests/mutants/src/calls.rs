@@ -1,10 +1,10 @@
-//! Wraps host calls, and keeps what mutants remember of queues. This module has no defect itself.
+//! Wraps host calls, changes outcomes, and keeps what mutants remember of queues. This module has no defect itself.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use outrigger_device::sys;
+use outrigger_device::{Code, NO_OUTCOME, sys};
 use outrigger_layers::Next;
 use parking_lot::Mutex;
 
@@ -117,4 +117,36 @@ impl Numbers {
     pub(crate) fn get(&self, key: usize) -> Option<i64> {
         self.0.lock().get(&key).copied()
     }
+}
+
+/// Changes the code of an outcome, where the call with this code has given one. Gives the code of the call.
+///
+/// # Safety
+/// The call was given the outcome.
+pub(crate) unsafe fn change(
+    code: i32,
+    outcome: *mut sys::otr_outcome,
+    change: impl FnOnce(i32) -> i32,
+) -> i32 {
+    if code == Code::OK.0 {
+        // SAFETY: this function's contract: a call that succeeds has written it.
+        unsafe { (*outcome).code = change((*outcome).code) };
+    }
+    code
+}
+
+/// Whether the code of an outcome says that work failed.
+pub(crate) fn is_failure(code: i32) -> bool {
+    code != Code::OK.0 && code != Code::NOT_READY.0
+}
+
+/// Whether a queue has work that is to finish.
+///
+/// # Safety
+/// The queue is NULL or live.
+pub(crate) unsafe fn is_busy(next: &Next, queue: *mut sys::otr_queue) -> bool {
+    let mut outcome = NO_OUTCOME;
+    // SAFETY: this function's contract, and a place for the outcome.
+    let code = unsafe { next.queue_query(queue, &mut outcome) };
+    code == Code::OK.0 && outcome.code == Code::NOT_READY.0
 }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 use parking_lot::Mutex;
 
+use crate::calls::change;
 use crate::mutant::{mutants, types::*};
 
 /// The rank of each communicator, by its handle.
@@ -167,7 +168,7 @@ mutants! {
     submissions_wait_for_the_others [R49] (()) {
         comm_all_reduce(self, next, queue, comm, send, receive, count, dtype, reduction) {
             match next.comm_all_reduce(queue, comm, send, receive, count, dtype, reduction) {
-                code if code == Code::OK.0 => next.queue_synchronize(queue),
+                code if code == Code::OK.0 => next.queue_synchronize(queue, &mut { NO_OUTCOME }),
                 code => code,
             }
         }
@@ -191,17 +192,17 @@ mutants! {
 
     /// A rank that was lost is the failure of another kind.
     a_lost_rank_has_the_wrong_code [R52] (()) {
-        comm_query(self, next, comm) {
-            match next.comm_query(comm) {
-                code if code == Code::PEER_LOST.0 => Code::EXECUTION.0,
-                code => code,
-            }
+        comm_query(self, next, comm, outcome) {
+            change(next.comm_query(comm, outcome), outcome, |told| match Code(told) {
+                Code::PEER_LOST => Code::EXECUTION.0,
+                _ => told,
+            })
         }
-        queue_synchronize(self, next, queue) {
-            match next.queue_synchronize(queue) {
-                code if code == Code::PEER_LOST.0 => Code::EXECUTION.0,
-                code => code,
-            }
+        queue_synchronize(self, next, queue, outcome) {
+            change(next.queue_synchronize(queue, outcome), outcome, |told| match Code(told) {
+                Code::PEER_LOST => Code::EXECUTION.0,
+                _ => told,
+            })
         }
     }
 
@@ -212,11 +213,8 @@ mutants! {
 
     /// A communicator that has failed says that it is well.
     a_failure_is_kept_secret [R52] (()) {
-        comm_query(self, next, comm) {
-            match next.comm_query(comm) {
-                code if code == Code::INVALID_HANDLE.0 => code,
-                _ => Code::OK.0,
-            }
+        comm_query(self, next, comm, outcome) {
+            change(next.comm_query(comm, outcome), outcome, |_| Code::OK.0)
         }
     }
 

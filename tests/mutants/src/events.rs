@@ -4,42 +4,32 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use outrigger_device::Code;
+use outrigger_device::{Code, NO_OUTCOME};
 use parking_lot::Mutex;
 
-use crate::calls::{Numbers, around, key, submit};
+use crate::calls::{Numbers, around, change, is_failure, key, submit};
 use crate::mutant::{mutants, types::*};
-
-/// Whether a code says that work failed.
-fn is_failure(code: i32) -> bool {
-    let answers = [
-        Code::OK,
-        Code::NOT_READY,
-        Code::CAPTURE,
-        Code::INVALID_HANDLE,
-        Code::INVALID_ARGUMENT,
-    ];
-    !answers.iter().any(|answer| answer.0 == code)
-}
 
 mutants! {
     /// An event answers that it was reached before it was.
     event_query_early [R21] (()) {
-        event_query(self, next, event) {
-            match next.event_query(event) {
-                code if code == Code::NOT_READY.0 => Code::OK.0,
-                code => code,
-            }
+        event_query(self, next, event, outcome) {
+            change(next.event_query(event, outcome), outcome, |told| match Code(told) {
+                Code::NOT_READY => Code::OK.0,
+                _ => told,
+            })
         }
     }
 
     /// Waiting for an event returns before it was reached.
     event_synchronize_early [R21] (()) {
-        event_synchronize(self, next, event) {
-            match next.event_query(event) {
-                code if code == Code::NOT_READY.0 => Code::OK.0,
-                _ => next.event_synchronize(event),
+        event_synchronize(self, next, event, outcome) {
+            let code = next.event_query(event, outcome);
+            if code != Code::OK.0 || (*outcome).code != Code::NOT_READY.0 {
+                return next.event_synchronize(event, outcome);
             }
+            (*outcome).code = Code::OK.0;
+            code
         }
     }
 
@@ -89,7 +79,11 @@ mutants! {
     wait_blocks_the_caller [R24] (()) {
         queue_wait_event(self, next, queue, event) {
             let code = next.queue_wait_event(queue, event);
-            while code == Code::OK.0 && next.event_query(event) == Code::NOT_READY.0 {
+            let mut outcome = NO_OUTCOME;
+            while code == Code::OK.0
+                && next.event_query(event, &mut outcome) == Code::OK.0
+                && outcome.code == Code::NOT_READY.0
+            {
                 std::thread::yield_now();
             }
             code
@@ -117,16 +111,17 @@ mutants! {
             };
             submit(next, queue, 0, move |upstream| loop {
                 let live = live.lock();
-                let code = if live.contains(&event_key) {
+                let mut outcome = NO_OUTCOME;
+                outcome.code = Code::OK.0;
+                if live.contains(&event_key) {
+                    let event = std::ptr::with_exposed_provenance_mut(event_key);
                     // SAFETY: it cannot be destroyed while the lock is held. That host calls must not
                     // call the driver is what `host` asks of its host; it bears a query.
-                    query(std::ptr::with_exposed_provenance_mut(event_key))
-                } else {
-                    Code::OK.0
-                };
+                    query(event, &mut outcome);
+                }
                 drop(live);
-                if code != Code::NOT_READY.0 {
-                    return if upstream == 0 { code } else { upstream };
+                if outcome.code != Code::NOT_READY.0 {
+                    return if upstream == 0 { outcome.code } else { upstream };
                 }
                 std::thread::yield_now();
             })
@@ -143,23 +138,23 @@ mutants! {
             self.state.lock().remove(&event.addr());
             next.event_destroy(event)
         }
-        event_query(self, next, event) {
-            match next.event_query(event) {
+        event_query(self, next, event, outcome) {
+            change(next.event_query(event, outcome), outcome, |told| match told {
                 0 if !self.state.lock().contains(&event.addr()) => Code::NOT_READY.0,
-                code => code,
-            }
+                told => told,
+            })
         }
     }
 
     /// An event whose work failed answers that all went well.
     event_failure_lost [R23] (()) {
-        event_query(self, next, event) {
-            let code = next.event_query(event);
-            if is_failure(code) { Code::OK.0 } else { code }
+        event_query(self, next, event, outcome) {
+            let code = next.event_query(event, outcome);
+            change(code, outcome, |told| if is_failure(told) { Code::OK.0 } else { told })
         }
-        event_synchronize(self, next, event) {
-            let code = next.event_synchronize(event);
-            if is_failure(code) { Code::OK.0 } else { code }
+        event_synchronize(self, next, event, outcome) {
+            let code = next.event_synchronize(event, outcome);
+            change(code, outcome, |told| if is_failure(told) { Code::OK.0 } else { told })
         }
     }
 
@@ -169,28 +164,34 @@ mutants! {
             self.state.lock().remove(&event.addr());
             next.event_record(event, queue)
         }
-        event_query(self, next, event) {
-            let code = next.event_query(event);
-            if is_failure(code) && !self.state.lock().insert(event.addr()) { Code::OK.0 } else { code }
+        event_query(self, next, event, outcome) {
+            let code = next.event_query(event, outcome);
+            change(code, outcome, |told| {
+                if is_failure(told) && !self.state.lock().insert(event.addr()) { Code::OK.0 } else { told }
+            })
         }
-        event_synchronize(self, next, event) {
-            let code = next.event_synchronize(event);
-            if is_failure(code) && !self.state.lock().insert(event.addr()) { Code::OK.0 } else { code }
+        event_synchronize(self, next, event, outcome) {
+            let code = next.event_synchronize(event, outcome);
+            change(code, outcome, |told| {
+                if is_failure(told) && !self.state.lock().insert(event.addr()) { Code::OK.0 } else { told }
+            })
         }
     }
 
     /// When a queue has reported its failure, events have forgotten it.
     event_failure_cleared_with_queue [R23] (AtomicBool) {
-        queue_synchronize(self, next, queue) {
-            let code = next.queue_synchronize(queue);
-            if is_failure(code) {
+        queue_synchronize(self, next, queue, outcome) {
+            let code = next.queue_synchronize(queue, outcome);
+            if code == Code::OK.0 && is_failure((*outcome).code) {
                 self.state.store(true, Ordering::Relaxed);
             }
             code
         }
-        event_query(self, next, event) {
-            let code = next.event_query(event);
-            if is_failure(code) && self.state.load(Ordering::Relaxed) { Code::OK.0 } else { code }
+        event_query(self, next, event, outcome) {
+            let code = next.event_query(event, outcome);
+            change(code, outcome, |told| {
+                if is_failure(told) && self.state.load(Ordering::Relaxed) { Code::OK.0 } else { told }
+            })
         }
     }
 
@@ -199,7 +200,8 @@ mutants! {
         queue_wait_event(self, next, queue, event) {
             // Given the time to be reached, as it has in any test of this.
             std::thread::sleep(std::time::Duration::from_millis(5));
-            if is_failure(next.event_query(event)) {
+            let mut outcome = NO_OUTCOME;
+            if next.event_query(event, &mut outcome) == Code::OK.0 && is_failure(outcome.code) {
                 return Code::OK.0;
             }
             next.queue_wait_event(queue, event)
@@ -218,10 +220,12 @@ mutants! {
                 code
             })
         }
-        queue_synchronize(self, next, queue) {
-            let code = next.queue_synchronize(queue);
+        queue_synchronize(self, next, queue, outcome) {
+            let code = next.queue_synchronize(queue, outcome);
             let own = self.state.take(key(queue));
-            if is_failure(code) && own.is_none() { Code::CANCELLED.0 } else { code }
+            change(code, outcome, |told| {
+                if is_failure(told) && own.is_none() { Code::CANCELLED.0 } else { told }
+            })
         }
     }
 
@@ -245,9 +249,9 @@ mutants! {
 
     /// Times of events run backwards.
     event_time_backwards [R21] (()) {
-        event_time(self, next, event, nanoseconds) {
-            let code = next.event_time(event, nanoseconds);
-            if code == Code::OK.0 {
+        event_time(self, next, event, outcome, nanoseconds) {
+            let code = next.event_time(event, outcome, nanoseconds);
+            if code == Code::OK.0 && (*outcome).code == Code::OK.0 {
                 *nanoseconds = (1 << 62) - *nanoseconds;
             }
             code
@@ -263,11 +267,11 @@ mutants! {
             }
             code
         }
-        event_time(self, next, event, nanoseconds) {
-            let code = next.event_time(event, nanoseconds);
+        event_time(self, next, event, outcome, nanoseconds) {
+            let code = next.event_time(event, outcome, nanoseconds);
             let driver = self.state.lock().get(&event.addr()).copied();
             match driver {
-                Some(driver) if code == Code::OK.0 => {
+                Some(driver) if code == Code::OK.0 && (*outcome).code == Code::OK.0 => {
                     next.device_time(std::ptr::with_exposed_provenance_mut(driver), 0, nanoseconds)
                 }
                 _ => code,

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use outrigger_device::Code;
+use outrigger_device::{Code, NO_OUTCOME};
 use outrigger_layers::{Next, fail};
 use parking_lot::Mutex;
 
-use crate::calls::{Queues, callable, key};
+use crate::calls::{Queues, callable, is_busy, key};
 use crate::mutant::{mutants, types::*};
 use crate::queues::Side;
 
@@ -113,7 +113,7 @@ mutants! {
     /// An update also changes the launch that was submitted last.
     graph_update_changes_launches [R35] (Held) {
         graph_launch(self, next, queue, graph) {
-            if graph.is_null() || next.queue_query(queue) == Code::CAPTURE.0 {
+            if graph.is_null() || next.queue_query(queue, &mut { NO_OUTCOME }) == Code::CAPTURE.0 {
                 return next.graph_launch(queue, graph);
             }
             self.state.release(next, queue);
@@ -135,13 +135,13 @@ mutants! {
             self.state.release(next, queue);
             next.queue_flush(queue)
         }
-        queue_query(self, next, queue) {
+        queue_query(self, next, queue, outcome) {
             self.state.release(next, queue);
-            next.queue_query(queue)
+            next.queue_query(queue, outcome)
         }
-        queue_synchronize(self, next, queue) {
+        queue_synchronize(self, next, queue, outcome) {
             self.state.release(next, queue);
-            next.queue_synchronize(queue)
+            next.queue_synchronize(queue, outcome)
         }
         queue_wait_event(self, next, queue, event) {
             self.state.release(next, queue);
@@ -213,24 +213,28 @@ mutants! {
 
     /// Waiting for a queue that records is answered as if it had finished.
     recording_is_idle [R33] (()) {
-        queue_query(self, next, queue) {
-            match next.queue_query(queue) {
-                code if code == Code::CAPTURE.0 => Code::OK.0,
-                code => code,
+        queue_query(self, next, queue, outcome) {
+            let code = next.queue_query(queue, outcome);
+            if code != Code::CAPTURE.0 {
+                return code;
             }
+            (*outcome).code = Code::OK.0;
+            Code::OK.0
         }
-        queue_synchronize(self, next, queue) {
-            match next.queue_synchronize(queue) {
-                code if code == Code::CAPTURE.0 => Code::OK.0,
-                code => code,
+        queue_synchronize(self, next, queue, outcome) {
+            let code = next.queue_synchronize(queue, outcome);
+            if code != Code::CAPTURE.0 {
+                return code;
             }
+            (*outcome).code = Code::OK.0;
+            Code::OK.0
         }
     }
 
     /// What is refused while a queue records has the code of a wrong argument.
     recording_has_the_wrong_code [R33] (()) {
-        queue_synchronize(self, next, queue) {
-            match next.queue_synchronize(queue) {
+        queue_synchronize(self, next, queue, outcome) {
+            match next.queue_synchronize(queue, outcome) {
                 code if code == Code::CAPTURE.0 => fail(Code::INVALID_ARGUMENT, "the queue records"),
                 code => code,
             }
@@ -239,8 +243,8 @@ mutants! {
 
     /// A call that a recording refuses ends the recording.
     refusal_ends_the_recording [R33] (()) {
-        queue_query(self, next, queue) {
-            let code = next.queue_query(queue);
+        queue_query(self, next, queue, outcome) {
+            let code = next.queue_query(queue, outcome);
             let mut graph = std::ptr::null_mut();
             if code == Code::CAPTURE.0 && next.graph_record_end(queue, &mut graph) == Code::OK.0 {
                 next.graph_destroy(graph);
@@ -262,7 +266,7 @@ mutants! {
         graph_destroy(self, next, graph) {
             let queue = self.state.lock().remove(&graph.addr());
             while let Some(queue) = queue
-                && next.queue_query(std::ptr::with_exposed_provenance_mut(queue)) == Code::NOT_READY.0
+                && is_busy(next, std::ptr::with_exposed_provenance_mut(queue))
             {
                 std::thread::yield_now();
             }

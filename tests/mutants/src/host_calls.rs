@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 
 use crate::calls::{around, callable};
 use crate::mutant::{mutants, types::*};
@@ -95,7 +95,8 @@ mutants! {
     /// A host call on an idle queue is called inside of its submission.
     host_call_in_submission [R17 R27] (()) {
         host_call(self, next, queue, function, user, flags) {
-            if next.queue_query(queue) != Code::OK.0 {
+            let mut told = NO_OUTCOME;
+            if next.queue_query(queue, &mut told) != Code::OK.0 || told.code != Code::OK.0 {
                 return next.host_call(queue, function, user, flags);
             }
             let Some(original) = callable(function, user) else {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use outrigger_device::Code;
 use parking_lot::Mutex;
 
+use crate::calls::change;
 use crate::mutant::{mutants, types::*};
 
 /// The size of what a mutant allocates in place of an import.
@@ -98,17 +99,17 @@ mutants! {
 
     /// What an exporter has not reached when it ends counts as reached.
     ended_exporter_counts_as_finished [R44] (()) {
-        event_query(self, next, event) {
-            match next.event_query(event) {
-                code if code == Code::CANCELLED.0 => Code::OK.0,
-                code => code,
-            }
+        event_query(self, next, event, outcome) {
+            change(next.event_query(event, outcome), outcome, |told| match Code(told) {
+                Code::CANCELLED => Code::OK.0,
+                _ => told,
+            })
         }
-        event_synchronize(self, next, event) {
-            match next.event_synchronize(event) {
-                code if code == Code::CANCELLED.0 => Code::OK.0,
-                code => code,
-            }
+        event_synchronize(self, next, event, outcome) {
+            change(next.event_synchronize(event, outcome), outcome, |told| match Code(told) {
+                Code::CANCELLED => Code::OK.0,
+                _ => told,
+            })
         }
     }
 }

@@ -148,7 +148,7 @@ mutants! {
     }
 
     /// The failure of a launch does not name its label.
-    label_lost [R5] (()) {
+    label_lost [R19] (()) {
         kernel_launch(self, next, queue, kernel, launch) {
             let Some(given) = launch.as_ref() else {
                 return next.kernel_launch(queue, kernel, launch);

@@ -20,6 +20,7 @@ mod memory;
 mod mutant;
 mod native_queues;
 mod operators;
+mod outcomes;
 mod queues;
 mod table;
 mod threads;
@@ -54,6 +55,7 @@ pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
         commands::MUTANTS,
         host_calls::MUTANTS,
         native_queues::MUTANTS,
+        outcomes::MUTANTS,
         queues::MUTANTS,
         events::MUTANTS,
         kernels::MUTANTS,

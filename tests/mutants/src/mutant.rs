@@ -79,6 +79,7 @@ pub(crate) mod types {
     pub(crate) type Driver = *mut sys::otr_driver;
     pub(crate) type Queue = *mut sys::otr_queue;
     pub(crate) type Event = *mut sys::otr_drv_event;
+    pub(crate) type Outcome = *mut sys::otr_outcome;
     pub(crate) type Module = *mut sys::otr_drv_module;
     pub(crate) type Kernel = *mut sys::otr_drv_kernel;
     pub(crate) type Graph = *mut sys::otr_drv_graph;
@@ -131,10 +132,10 @@ macro_rules! entry {
         $crate::mutant::method! { queue_destroy $args [Queue] $body }
     };
     (queue_query $args:tt $body:block) => {
-        $crate::mutant::method! { queue_query $args [Queue] $body }
+        $crate::mutant::method! { queue_query $args [Queue, Outcome] $body }
     };
     (queue_synchronize $args:tt $body:block) => {
-        $crate::mutant::method! { queue_synchronize $args [Queue] $body }
+        $crate::mutant::method! { queue_synchronize $args [Queue, Outcome] $body }
     };
     (native_handle $args:tt $body:block) => {
         $crate::mutant::method! { native_handle $args [Queue, Out<u64>] $body }
@@ -158,13 +159,13 @@ macro_rules! entry {
         $crate::mutant::method! { event_record $args [Event, Queue] $body }
     };
     (event_query $args:tt $body:block) => {
-        $crate::mutant::method! { event_query $args [Event] $body }
+        $crate::mutant::method! { event_query $args [Event, Outcome] $body }
     };
     (event_synchronize $args:tt $body:block) => {
-        $crate::mutant::method! { event_synchronize $args [Event] $body }
+        $crate::mutant::method! { event_synchronize $args [Event, Outcome] $body }
     };
     (event_time $args:tt $body:block) => {
-        $crate::mutant::method! { event_time $args [Event, Out<u64>] $body }
+        $crate::mutant::method! { event_time $args [Event, Outcome, Out<u64>] $body }
     };
     (device_time $args:tt $body:block) => {
         $crate::mutant::method! { device_time $args [Driver, u32, Out<u64>] $body }
@@ -261,7 +262,7 @@ macro_rules! entry {
         $crate::mutant::method! { comm_abort $args [Comm] $body }
     };
     (comm_query $args:tt $body:block) => {
-        $crate::mutant::method! { comm_query $args [Comm] $body }
+        $crate::mutant::method! { comm_query $args [Comm, Outcome] $body }
     };
     (comm_all_reduce $args:tt $body:block) => {
         $crate::mutant::method! {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 use parking_lot::Mutex;
 
 use crate::calls::key;
@@ -199,7 +199,7 @@ mutants! {
             let own = own.map_or(queue, std::ptr::with_exposed_provenance_mut);
             let code = next.operator_launch(own, operator, call, workspace);
             if code == Code::OK.0 {
-                next.queue_synchronize(own);
+                next.queue_synchronize(own, &mut { NO_OUTCOME });
             }
             code
         }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 use outrigger_layers::Next;
 use parking_lot::{Condvar, Mutex};
 
-use crate::calls::{Numbers, Queues, around, callable, key, submit};
+use crate::calls::{Numbers, Queues, around, callable, change, is_busy, is_failure, key, submit};
 use crate::mutant::{mutants, types::*};
 
 /// A second queue behind each, for what does not wait for the work before it.
@@ -147,25 +147,21 @@ impl Doors {
 mutants! {
     /// A query always answers that all has finished.
     query_early [R19] (()) {
-        queue_query(self, next, queue) {
-            match next.queue_query(queue) {
-                code if code == Code::NOT_READY.0 => Code::OK.0,
-                code => code,
-            }
+        queue_query(self, next, queue, outcome) {
+            change(next.queue_query(queue, outcome), outcome, |told| match Code(told) {
+                Code::NOT_READY => Code::OK.0,
+                _ => told,
+            })
         }
     }
 
     /// A query waits for the work.
     query_waits [R20] (()) {
-        queue_query(self, next, queue) {
-            let code = next.queue_query(queue);
-            if code != Code::NOT_READY.0 {
-                return code;
-            }
-            while next.queue_query(queue) == Code::NOT_READY.0 {
+        queue_query(self, next, queue, outcome) {
+            while is_busy(next, queue) {
                 std::thread::yield_now();
             }
-            next.queue_query(queue)
+            next.queue_query(queue, outcome)
         }
     }
 
@@ -181,14 +177,14 @@ mutants! {
                 code
             })
         }
-        queue_query(self, next, queue) {
-            match self.state.get(key(queue)) {
-                Some(code) => code as i32,
-                None => next.queue_query(queue),
-            }
+        queue_query(self, next, queue, outcome) {
+            let failure = self.state.get(key(queue));
+            change(next.queue_query(queue, outcome), outcome, |told| {
+                failure.map_or(told, |failure| failure as i32)
+            })
         }
-        queue_synchronize(self, next, queue) {
-            let code = next.queue_synchronize(queue);
+        queue_synchronize(self, next, queue, outcome) {
+            let code = next.queue_synchronize(queue, outcome);
             self.state.take(key(queue));
             code
         }
@@ -196,26 +192,28 @@ mutants! {
 
     /// A query that reports a failure also clears it.
     query_clears [R20] (()) {
-        queue_query(self, next, queue) {
-            match next.queue_query(queue) {
-                code if code != Code::OK.0 && code != Code::NOT_READY.0 && code != Code::CAPTURE.0
-                    && code != Code::INVALID_HANDLE.0 => next.queue_synchronize(queue),
-                code => code,
+        queue_query(self, next, queue, outcome) {
+            let code = next.queue_query(queue, outcome);
+            if code == Code::OK.0 && is_failure((*outcome).code) {
+                return next.queue_synchronize(queue, outcome);
             }
+            code
         }
     }
 
     /// A failure is reported by every synchronize, not by one.
     synchronize_does_not_clear [R20] (Numbers) {
-        queue_synchronize(self, next, queue) {
-            let code = next.queue_synchronize(queue);
-            if let Some(before) = self.state.get(key(queue)) {
-                return before as i32;
-            }
-            if code != Code::OK.0 && code != Code::CAPTURE.0 && code != Code::INVALID_HANDLE.0 {
-                self.state.put(key(queue), code.into());
-            }
-            code
+        queue_synchronize(self, next, queue, outcome) {
+            let before = self.state.get(key(queue));
+            change(next.queue_synchronize(queue, outcome), outcome, |told| match before {
+                Some(before) => before as i32,
+                None => {
+                    if is_failure(told) {
+                        self.state.put(key(queue), told.into());
+                    }
+                    told
+                }
+            })
         }
         queue_destroy(self, next, queue) {
             self.state.take(key(queue));
@@ -225,22 +223,20 @@ mutants! {
 
     /// Synchronize does not wait.
     synchronize_early [R18 R20] (()) {
-        queue_synchronize(self, next, queue) {
+        queue_synchronize(self, next, queue, outcome) {
             next.queue_flush(queue);
-            match next.queue_query(queue) {
-                code if code == Code::NOT_READY.0 => Code::OK.0,
-                _ => next.queue_synchronize(queue),
+            if outcome.is_null() || !is_busy(next, queue) {
+                return next.queue_synchronize(queue, outcome);
             }
+            (*outcome).code = Code::OK.0;
+            Code::OK.0
         }
     }
 
     /// Synchronize never reports a failure.
     failure_lost [R20] (()) {
-        queue_synchronize(self, next, queue) {
-            match next.queue_synchronize(queue) {
-                code if code == Code::CAPTURE.0 || code == Code::INVALID_HANDLE.0 => code,
-                _ => Code::OK.0,
-            }
+        queue_synchronize(self, next, queue, outcome) {
+            change(next.queue_synchronize(queue, outcome), outcome, |_| Code::OK.0)
         }
     }
 
@@ -256,10 +252,13 @@ mutants! {
                 code
             })
         }
-        queue_synchronize(self, next, queue) {
-            let code = next.queue_synchronize(queue);
-            let last = self.state.take(key(queue));
-            if code == Code::OK.0 { code } else { last.map_or(code, |last| last as i32) }
+        queue_synchronize(self, next, queue, outcome) {
+            let code = next.queue_synchronize(queue, outcome);
+            let last = self.state.take(key(queue)).filter(|_| code == Code::OK.0);
+            change(code, outcome, |told| match last {
+                Some(last) if is_failure(told) => last as i32,
+                _ => told,
+            })
         }
     }
 
@@ -276,15 +275,15 @@ mutants! {
                 upstream
             })
         }
-        queue_query(self, next, queue) {
-            match next.queue_query(queue) {
+        queue_query(self, next, queue, outcome) {
+            change(next.queue_query(queue, outcome), outcome, |told| match told {
                 0 => self.state.get(key(queue)).map_or(0, |code| code as i32),
-                code => code,
-            }
+                told => told,
+            })
         }
-        queue_synchronize(self, next, queue) {
-            let code = next.queue_synchronize(queue);
-            self.state.take(key(queue)).map_or(code, |first| first as i32)
+        queue_synchronize(self, next, queue, outcome) {
+            let code = next.queue_synchronize(queue, outcome);
+            change(code, outcome, |told| self.state.take(key(queue)).map_or(told, |first| first as i32))
         }
     }
 
@@ -308,9 +307,9 @@ mutants! {
             }
             next.queue_wait_event(queue, event)
         }
-        queue_synchronize(self, next, queue) {
+        queue_synchronize(self, next, queue, outcome) {
             self.state.take(key(queue));
-            next.queue_synchronize(queue)
+            next.queue_synchronize(queue, outcome)
         }
     }
 
@@ -318,7 +317,7 @@ mutants! {
     destroy_waits [R11] (()) {
         queue_destroy(self, next, queue) {
             if !queue.is_null() {
-                next.queue_synchronize(queue);
+                next.queue_synchronize(queue, &mut { NO_OUTCOME });
             }
             next.queue_destroy(queue)
         }
@@ -353,17 +352,17 @@ mutants! {
             }
             next.host_call(queue, function, user, flags)
         }
-        queue_synchronize(self, next, queue) {
+        queue_synchronize(self, next, queue, outcome) {
             self.state.open_all();
-            next.queue_synchronize(queue)
+            next.queue_synchronize(queue, outcome)
         }
         queue_destroy(self, next, queue) {
             self.state.open_all();
             next.queue_destroy(queue)
         }
-        event_synchronize(self, next, event) {
+        event_synchronize(self, next, event, outcome) {
             self.state.open_all();
-            next.event_synchronize(event)
+            next.event_synchronize(event, outcome)
         }
     }
 
@@ -393,8 +392,10 @@ mutants! {
             }
             next.close(driver)
         }
-        queue_query(self, next, queue) { next.queue_query(self.state.of(queue)) }
-        queue_synchronize(self, next, queue) { next.queue_synchronize(self.state.of(queue)) }
+        queue_query(self, next, queue, outcome) { next.queue_query(self.state.of(queue), outcome) }
+        queue_synchronize(self, next, queue, outcome) {
+            next.queue_synchronize(self.state.of(queue), outcome)
+        }
         queue_wait_event(self, next, queue, event) {
             next.queue_wait_event(self.state.of(queue), event)
         }
@@ -418,7 +419,7 @@ mutants! {
         host_call(self, next, queue, function, user, flags) {
             let code = next.host_call(queue, function, user, flags);
             if self.state.fetch_add(1, Ordering::Relaxed) % 1000 == 999 {
-                while next.queue_query(queue) == Code::NOT_READY.0 {
+                while is_busy(next, queue) {
                     std::thread::yield_now();
                 }
             }

@@ -95,17 +95,6 @@ mutants! {
         }
     }
 
-    /// The text of a failed command names another submission.
-    submission_off_by_one [R5] (()) {
-        error_text(self, next) {
-            let text = next.last_error()?.into_string().ok()?;
-            let Some((before, after)) = text.split_once("submission=") else {
-                return CString::new(text).ok();
-            };
-            let number: u64 = after.trim_end_matches(']').parse().unwrap_or(0);
-            CString::new(format!("{before}submission={}]", number + 1)).ok()
-        }
-    }
 
     /// A device that does not exist is answered with the code of a wrong argument.
     wrong_code_for_device [R7] (()) {

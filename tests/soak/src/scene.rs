@@ -28,13 +28,13 @@ pub(crate) struct Scene {
 /// Faults that come and go, of calls and of work.
 macro_rules! come_and_go {
     () => {
-        "memory_alloc%2=OUT_OF_MEMORY&virtual_create%2=OUT_OF_MEMORY&pinned_alloc%2=OUT_OF_HOST_MEMORY\
-         &virtual_map%1=OUT_OF_HOST_MEMORY&queue_create%1=OUT_OF_HOST_MEMORY\
-         &event_create%1=OUT_OF_HOST_MEMORY&event_record%1=OUT_OF_HOST_MEMORY\
-         &queue_wait_event%1=later:EXECUTION&copy%1=later:EXECUTION&copy%3=delay:1\
-         &fill%1=OUT_OF_HOST_MEMORY&kernel_launch%1=later:OUT_OF_RANGE&host_call%1=OUT_OF_HOST_MEMORY\
-         &peer_copy%2=later:EXECUTION&graph_launch%2=OUT_OF_HOST_MEMORY&graph_record_end%2=OUT_OF_HOST_MEMORY\
-         &operator_launch%1=later:EXECUTION"
+        "memory_alloc%2=call:OUT_OF_MEMORY&virtual_create%2=call:OUT_OF_MEMORY&pinned_alloc%2=call:OUT_OF_HOST_MEMORY\
+         &virtual_map%1=call:OUT_OF_HOST_MEMORY&queue_create%1=call:OUT_OF_HOST_MEMORY\
+         &event_create%1=call:OUT_OF_HOST_MEMORY&event_record%1=call:OUT_OF_HOST_MEMORY\
+         &queue_wait_event%1=work:EXECUTION&copy%1=work:EXECUTION&copy%3=delay:1\
+         &fill%1=call:OUT_OF_HOST_MEMORY&kernel_launch%1=work:OUT_OF_RANGE&host_call%1=call:OUT_OF_HOST_MEMORY\
+         &peer_copy%2=work:EXECUTION&graph_launch%2=call:OUT_OF_HOST_MEMORY&graph_record_end%2=call:OUT_OF_HOST_MEMORY\
+         &operator_launch%1=work:EXECUTION"
     };
 }
 

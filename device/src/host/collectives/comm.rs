@@ -141,12 +141,22 @@ impl Comm {
         Ok(())
     }
 
-    /// Why the communicator has failed, if it has.
+    /// Refuses a call of a communicator that has failed.
     pub(super) fn check(&self) -> Result<(), Fault> {
         match self.region.failed() {
             None => Ok(()),
             Some(failed) => Err(fault(failed, self.region.rank)),
         }
+    }
+
+    /// Whether the communicator is in order, and else why it has failed, as an outcome.
+    pub(super) fn outcome(&self) -> Result<Code, Fault> {
+        let Some(failed) = self.region.failed() else {
+            return Ok(Code::OK);
+        };
+        let rank = self.region.rank;
+        let text = text(failed, rank);
+        Err(Fault::of_work(code(failed, rank), text, String::new(), 0))
     }
 
     pub(super) fn abort(&self) {
@@ -231,6 +241,10 @@ fn code(failed: Failed, rank: u32) -> Code {
 }
 
 fn fault(failed: Failed, rank: u32) -> Fault {
+    Fault::new(code(failed, rank), text(failed, rank))
+}
+
+fn text(failed: Failed, rank: u32) -> String {
     let what = match failed.why {
         Why::Aborted => "was aborted",
         Why::Upstream => "could not take part, since its queue had failed",
@@ -243,12 +257,9 @@ fn fault(failed: Failed, rank: u32) -> Fault {
     } else {
         ""
     };
-    Fault::new(
-        code(failed, rank),
-        format!(
-            "the communicator has failed: rank {}{this} {what}; make a new one of the ranks that are left",
-            failed.rank
-        ),
+    format!(
+        "the communicator has failed: rank {}{this} {what}; make a new one of the ranks that are left",
+        failed.rank
     )
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::driver::{Host, give, writable};
 use super::event::queue;
 use super::exports::{Handle, Kind};
-use super::fault::{Fault, done};
+use super::fault::{Fault, done, tell};
 use super::queue::Queue;
 use super::submit::on_device;
 use crate::{Code, DType, sys};
@@ -132,9 +132,13 @@ pub(super) unsafe extern "C" fn abort(handle: *mut sys::otr_drv_comm) -> i32 {
     })
 }
 
-pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_comm) -> i32 {
-    // SAFETY: R8: no call uses a communicator that the host destroys, so it is NULL or live.
-    done(|| unsafe { Comm::from_handle(handle)? }.check())
+pub(super) unsafe extern "C" fn query(
+    handle: *mut sys::otr_drv_comm,
+    outcome: *mut sys::otr_outcome,
+) -> i32 {
+    // SAFETY: R1: the outcome is NULL, or that of version 1.0 or later. R8: no call uses a communicator that the host destroys, so it is NULL
+    // or live.
+    unsafe { tell(outcome, || Comm::from_handle(handle)?.outcome()) }
 }
 
 fn sized(size: usize, needed: usize) -> Result<(), Fault> {

@@ -236,7 +236,10 @@ impl Queue {
         self.recorder.refuse("the native queue")?;
         match self.failures.current() {
             None => Ok(()),
-            Some((_, failure)) => Err(failure.fault(self.number())),
+            Some(_) => Err(Fault::new(
+                Code::CANCELLED,
+                "the queue has failed, and takes work again after queue_synchronize",
+            )),
         }
     }
 

@@ -8,7 +8,7 @@ use super::super::command::Command;
 use super::super::driver::Host;
 use super::super::event;
 use super::Queue;
-use crate::Code;
+use crate::{Code, NO_OUTCOME};
 
 /// A queue of a driver of its own, for a test that destroys it.
 fn queue() -> &'static Queue {
@@ -55,7 +55,11 @@ fn failures_that_nobody_can_ask_for_are_not_kept() {
     // SAFETY: live events, which are destroyed once.
     let destroy = |event| assert_eq!(unsafe { event::destroy(event) }, 0);
     // SAFETY: as above.
-    let query = |event| unsafe { event::query(event) };
+    let query = |event| unsafe {
+        let mut outcome = NO_OUTCOME;
+        assert_eq!(event::query(event, &mut outcome), 0);
+        outcome.code
+    };
     let kept: Vec<_> = (0..100)
         .map(|_| {
             let kept = fail();

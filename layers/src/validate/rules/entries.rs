@@ -2,29 +2,6 @@
 
 use super::*;
 
-/// Hands a call on, and sees that a failed one has left its output alone (R4).
-///
-/// # Safety
-/// `place` is NULL or readable.
-unsafe fn checked<T: Copy + PartialEq>(
-    rules: &Rules,
-    entry: &str,
-    place: *const T,
-    call: impl FnOnce() -> i32,
-) -> i32 {
-    // SAFETY: `place` is NULL or readable.
-    let was = unsafe { before(place) };
-    let code = call();
-    // SAFETY: as above.
-    if code != Code::OK.0 && unsafe { before(place) } != was {
-        rules.driver(
-            "R4",
-            format!("{entry} failed with {:?} and wrote its output", Code(code)),
-        );
-    }
-    code
-}
-
 impl Layer for Rules {
     fn error_text(&self, next: &Next) -> Option<CString> {
         let text = next.last_error();
@@ -167,49 +144,37 @@ impl Layer for Rules {
         code
     }
 
-    unsafe fn queue_query(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+    unsafe fn queue_query(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
         let seen = self.seen(queue.addr());
         // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.queue_query(queue) };
+        let (code, told) =
+            unsafe { self.told("queue_query", outcome, || next.queue_query(queue, outcome)) };
         if let Some(seen) = seen
             && !self.recording("queue_query", &seen, code)
-            && code != Code::NOT_READY.0
+            && let Some(told) = told.filter(|told| *told != Code::NOT_READY)
         {
-            self.finished("queue_query", queue.addr(), &seen, 0, code);
+            self.finished("queue_query", queue.addr(), &seen, 0, told);
         }
         code
     }
 
-    unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        let seen = self.seen(queue.addr());
-        if let Some(seen) = &seen {
-            seen.book.lock().taking += 1;
-        }
+    unsafe fn queue_synchronize(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.queue_synchronize(queue) };
-        let Some(seen) = seen else { return code };
-        let waited = !self.recording("queue_synchronize", &seen, code);
-        if waited && code != Code::WOULD_DEADLOCK.0 {
-            if code == Code::NOT_READY.0 {
-                let text = format!(
-                    "queue_synchronize of queue {} answered NOT_READY",
-                    seen.number
-                );
-                self.driver("R20", text);
-            }
-            self.finished("queue_synchronize", queue.addr(), &seen, 1, code);
-            // The call has told of the failure, which is gone now. If it tells of one, that may be of a later call,
-            // too, which another thread has made before the driver has looked.
-            let mut book = seen.book.lock();
-            let told = code != Code::OK.0;
-            if book.failure.is_some_and(|(at, _)| told || at < seen.calls) {
-                book.failure = None;
-            }
+        unsafe {
+            self.wait_for_queue(queue.addr(), outcome, || {
+                next.queue_synchronize(queue, outcome)
+            })
         }
-        let mut book = seen.book.lock();
-        book.taking -= 1;
-        book.taken += 1;
-        code
     }
 
     unsafe fn queue_wait_event(
@@ -299,28 +264,55 @@ impl Layer for Rules {
         })
     }
 
-    unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+    unsafe fn event_query(
+        &self,
+        next: &Next,
+        event: *mut sys::otr_drv_event,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
-        let (code, asked) = self.ask(event.addr(), || unsafe { next.event_query(event) });
-        let Some(asked) = asked else { return code };
-        let judged = match Code(code) {
-            Code::CAPTURE => false,
-            // Of an event that was never recorded, and is no point of a recording.
-            Code::NOT_READY => asked.recorded.is_none() && asked.recording.is_none(),
-            _ => true,
-        };
-        if judged {
-            self.reached("event_query", asked, code);
-        }
-        code
+        unsafe { self.ask_event(event.addr(), outcome, || next.event_query(event, outcome)) }
     }
 
-    unsafe fn event_synchronize(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+    unsafe fn event_synchronize(
+        &self,
+        next: &Next,
+        event: *mut sys::otr_drv_event,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
-        let (code, asked) = self.ask(event.addr(), || unsafe { next.event_synchronize(event) });
-        let judged = !matches!(Code(code), Code::CAPTURE | Code::WOULD_DEADLOCK);
-        if let Some(asked) = asked.filter(|_| judged) {
-            self.reached("event_synchronize", asked, code);
+        unsafe {
+            self.wait_for_event(event.addr(), outcome, || {
+                next.event_synchronize(event, outcome)
+            })
+        }
+    }
+
+    unsafe fn event_time(
+        &self,
+        next: &Next,
+        event: *mut sys::otr_drv_event,
+        outcome: *mut sys::otr_outcome,
+        nanoseconds: *mut u64,
+    ) -> i32 {
+        // SAFETY: R7: the host's own arguments, handed on.
+        unsafe {
+            let time = || next.event_time(event, outcome, nanoseconds);
+            self.told("event_time", outcome, time).0
+        }
+    }
+
+    unsafe fn comm_query(
+        &self,
+        next: &Next,
+        comm: *mut sys::otr_drv_comm,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
+        // SAFETY: R7: the host's own arguments, handed on.
+        let (code, told) =
+            unsafe { self.told("query", outcome, || next.comm_query(comm, outcome)) };
+        if told == Some(Code::NOT_READY) {
+            self.driver("R52", "query of a communicator gave NOT_READY".to_owned());
         }
         code
     }

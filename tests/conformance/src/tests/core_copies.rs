@@ -304,7 +304,7 @@ fn an_unknown_kind_is_refused(context: &Context) -> Verdict {
             &format!("a copy of kind {kind}"),
         )?;
         answers!(
-            call!(raw.api(), queue_query, queue),
+            raw.query(queue)?,
             Code::OK,
             "queue_query: nothing was submitted"
         );

@@ -1,5 +1,5 @@
 //! R4 to R6: error texts, to which thread they belong and how long they last, and that nothing is
-//! printed.
+//! printed; and which command an outcome names.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-use outrigger_device::Code;
+use outrigger_device::{Code, NO_OUTCOME};
 
 use super::kernels::{count, counter, launch_labelled};
 use super::kit::{Bench, Log, block, fail, fill, note, threads};
@@ -33,14 +33,14 @@ tests! { "core.error":
     a_text_lasts_until_the_next_call: R5 R9;
     /// Eight threads fail at the same time, and each reads its own text.
     many_threads_fail_at_once: R5 R8 R9;
-    /// The text of a failed command names the number of its submission, where it names one at all.
-    a_failed_command_is_numbered: R5 R20;
+    /// The outcome of a failed command has the number of its submission, where it has one at all.
+    a_failed_command_is_numbered: R19 R20;
     /// The numbers of submissions go on behind a failure that was cleared.
-    numbers_go_on: R5 R20;
-    /// The text of a failed kernel ends in its label and its number.
-    a_failed_kernel_is_named: R5 R20, needs HostKernels;
+    numbers_go_on: R19 R20;
+    /// The outcome of a failed kernel has its label and its number.
+    a_failed_kernel_is_named: R19 R20, needs HostKernels;
     /// The label of a kernel goes with its failure to events and other queues.
-    a_label_goes_with_the_failure: R5 R23 R24, needs HostKernels;
+    a_label_goes_with_the_failure: R19 R23 R24, needs HostKernels;
     /// A driver prints nothing, whatever is asked of it.
     nothing_is_printed: R6;
 }
@@ -113,7 +113,7 @@ fn a_text_is_of_the_last_failure(context: &Context) -> Verdict {
         "the second failure: {text:?}"
     );
     answers!(
-        call!(raw.api(), queue_query, null_mut()),
+        call!(raw.api(), queue_query, null_mut(), &mut { NO_OUTCOME }),
         Code::INVALID_HANDLE,
         "queue_query of NULL"
     );
@@ -134,10 +134,7 @@ fn success_leaves_the_text(context: &Context) -> Verdict {
         "device_count",
     )?;
     let queue = raw.queue()?;
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     raw.destroy(queue, null_mut())?;
     let text = raw.text()?;
     check!(
@@ -210,7 +207,7 @@ fn many_threads_fail_at_once(context: &Context) -> Verdict {
     })
 }
 
-/// What the tail ` [label=NAME submission=NUMBER]` of a failed command's text says.
+/// The label and the number of the command that has failed, where the driver says them.
 fn failed(queue: &outrigger_device::Queue, code: Code) -> Verdict<(Option<String>, Option<u64>)> {
     match queue.synchronize() {
         Ok(()) => Err(crate::Failure::new(format!(
@@ -241,7 +238,7 @@ fn a_failed_command_is_numbered(context: &Context) -> Verdict {
         if let (_, Some(number)) = failed(&queue, Code::EXECUTION)? {
             equal!(number, before + 1, "the submission that failed, from 1");
         } else {
-            context.note("the texts of failed host calls name no submission");
+            context.note("the outcomes of failed host calls have no number");
         }
     }
     bench.finish()
@@ -280,9 +277,9 @@ fn a_failed_kernel_is_named(context: &Context) -> Verdict {
     equal!(
         label.as_deref(),
         Some("second kernel, which fails"),
-        "the label in the text"
+        "the label in the outcome"
     );
-    equal!(number, Some(3), "the number in the text");
+    equal!(number, Some(3), "the number in the outcome");
     bench.finish()
 }
 
@@ -312,14 +309,14 @@ fn a_label_goes_with_the_failure(context: &Context) -> Verdict {
         equal!(
             label.as_deref(),
             Some("the_culprit"),
-            "the label in the text of an event"
+            "the label in the outcome of an event"
         );
     }
     let (label, _) = failed(&second, Code::OUT_OF_RANGE)?;
     equal!(
         label.as_deref(),
         Some("the_culprit"),
-        "the label in the text of the queue that waits"
+        "the label in the outcome of the queue that waits"
     );
     bench.finish()
 }
@@ -399,7 +396,7 @@ fn noisy(context: &Context) -> Verdict {
     note(&queue, &Log::default(), 1)?;
     answers!(queue.synchronize(), Code::EXECUTION, "queue_synchronize");
     answers!(
-        call!(raw.api(), queue_query, null_mut()),
+        call!(raw.api(), queue_query, null_mut(), &mut { NO_OUTCOME }),
         Code::INVALID_HANDLE,
         "queue_query of NULL"
     );

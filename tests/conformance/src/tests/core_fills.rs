@@ -240,7 +240,7 @@ fn a_broken_size_is_refused(context: &Context) -> Verdict {
 /// The queue is idle, and works.
 fn untouched(raw: &Raw, queue: *mut sys::otr_queue, address: u64) -> Verdict {
     answers!(
-        call!(raw.api(), queue_query, queue),
+        raw.query(queue)?,
         Code::OK,
         "queue_query: nothing was submitted"
     );
@@ -256,10 +256,7 @@ fn untouched(raw: &Raw, queue: *mut sys::otr_queue, address: u64) -> Verdict {
         ),
         "a right fill",
     )?;
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     let checker = raw.driver().queue_create(0, 0)?;
     holds(&checker, address, 4096, 1, "a right fill, afterwards")?;
     raw.destroy(queue, std::ptr::null_mut())?;

@@ -36,7 +36,7 @@ tests! { "core.host_call":
     calls_of_a_queue_do_not_overlap: R16 R27, limit 60;
     /// A call that fails is called once, and so are those behind it.
     failing_calls_are_called_once: R20 R27;
-    /// OTR_NOT_READY is no outcome, and counts as OTR_ERR_EXECUTION.
+    /// OTR_NOT_READY is no failure, and counts as OTR_ERR_EXECUTION.
     not_ready_is_no_outcome: R27;
     /// What a call was submitted with may be changed until it is called: it is passed by pointer.
     the_data_is_the_callers: R10 R27;
@@ -542,10 +542,7 @@ fn a_refused_call_is_not_called(context: &Context) -> Verdict {
         let answer = call!(raw.api(), host_call, queue, None, std::ptr::null_mut(), 0);
         raw.refuses(answer, Code::INVALID_ARGUMENT, "host_call of no function")?;
     }
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     raw.destroy(queue, std::ptr::null_mut())
 }
 

@@ -4,11 +4,11 @@
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 
 use super::raw::{Bare, Raw, call, open_params, queue_params};
 use crate::test::tests;
-use crate::verdict::{check, equal};
+use crate::verdict::{answers, check, equal};
 use crate::{Context, Verdict};
 
 tests! { "core.null":
@@ -37,9 +37,13 @@ tests! { "core.null":
     /// `queue_destroy` of NULL is an invalid handle.
     queue_destroy_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), queue_destroy, null_mut())));
     /// `queue_query` of NULL is an invalid handle.
-    queue_query_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), queue_query, null_mut())));
+    queue_query_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), queue_query, null_mut(), &mut { NO_OUTCOME })));
+    /// `queue_query` without a place for the outcome is refused.
+    queue_query_outcome: R7, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), queue_query, queue, null_mut()))));
     /// `queue_synchronize` of NULL is an invalid handle.
-    queue_synchronize_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), queue_synchronize, null_mut())));
+    queue_synchronize_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), queue_synchronize, null_mut(), &mut { NO_OUTCOME })));
+    /// `queue_synchronize` without a place for the outcome is refused.
+    queue_synchronize_outcome: R7, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), queue_synchronize, queue, null_mut()))));
     /// `queue_flush` of NULL is an invalid handle.
     queue_flush_queue: R7, needs Flush, run |c| handle(c, |raw| Ok(call!(raw.api(), queue_flush, null_mut())));
     /// `queue_wait_event` of a NULL queue is an invalid handle.
@@ -57,9 +61,13 @@ tests! { "core.null":
     /// `event_record` on a NULL queue is an invalid handle.
     event_record_queue: R7, run |c| handle(c, |raw| with_objects(raw, |_, event| Ok(call!(raw.api(), event_record, event, null_mut()))));
     /// `event_query` of NULL is an invalid handle.
-    event_query_event: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), event_query, null_mut())));
+    event_query_event: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), event_query, null_mut(), &mut { NO_OUTCOME })));
+    /// `event_query` without a place for the outcome is refused.
+    event_query_outcome: R7, run |c| argument(c, |raw| with_objects(raw, |_, event| Ok(call!(raw.api(), event_query, event, null_mut()))));
     /// `event_synchronize` of NULL is an invalid handle.
-    event_synchronize_event: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), event_synchronize, null_mut())));
+    event_synchronize_event: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), event_synchronize, null_mut(), &mut { NO_OUTCOME })));
+    /// `event_synchronize` without a place for the outcome is refused.
+    event_synchronize_outcome: R7, run |c| argument(c, |raw| with_objects(raw, |_, event| Ok(call!(raw.api(), event_synchronize, event, null_mut()))));
     /// `copy` on a NULL queue is an invalid handle.
     copy_queue: R7, run |c| handle(c, |raw| {
         let bytes = [0u8; 32];
@@ -128,16 +136,15 @@ fn with_objects(
     let answer = call(queue, event)?;
     let text = raw.text()?;
     check!(!text.is_empty(), "R5: the refused call has a text");
-    equal!(
-        call!(raw.api(), queue_query, queue),
-        Code::OK.0,
+    answers!(
+        raw.query(queue)?,
+        Code::OK,
         "queue_query after a refused call"
     );
-    equal!(
-        call!(raw.api(), event_query, event),
-        Code::OK.0,
-        "event_query after a refused call"
-    );
+    let mut outcome = NO_OUTCOME;
+    let asked = call!(raw.api(), event_query, event, &mut outcome);
+    raw.takes(asked, "event_query after a refused call")?;
+    answers!(outcome.code, Code::OK, "the event after a refused call");
     raw.destroy(queue, event)?;
     Ok(answer)
 }
@@ -262,11 +269,7 @@ pub(super) mod range {
             "handles of two open drivers in one call",
         )?;
         for queue in [queue, theirs] {
-            equal!(
-                call!(raw.api(), queue_query, queue),
-                Code::OK.0,
-                "queue_query afterwards"
-            );
+            answers!(raw.query(queue)?, Code::OK, "queue_query afterwards");
         }
         raw.destroy(queue, event)?;
         raw.destroy(theirs, point)?;

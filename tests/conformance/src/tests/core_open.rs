@@ -82,10 +82,7 @@ fn usable(raw: &Raw, driver: *mut sys::otr_driver) -> Verdict {
         call!(raw.api(), queue_create, driver, 0, null(), &mut queue),
         "queue_create",
     )?;
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     raw.destroy(queue, null_mut())?;
     raw.takes(call!(raw.api(), close, driver), "close")
 }
@@ -293,10 +290,7 @@ fn again_and_again(context: &Context) -> Verdict {
             1
         );
         raw.takes(filled, "fill")?;
-        raw.takes(
-            call!(raw.api(), queue_synchronize, queue),
-            "queue_synchronize",
-        )?;
+        raw.synchronize(queue)?;
         raw.takes(
             call!(raw.api(), memory_free, bare.handle, address),
             "memory_free",
@@ -327,10 +321,7 @@ fn closes_after_many_queues(context: &Context) -> Verdict {
     for _ in 0..20 {
         let queues: Vec<_> = (0..16).map(|_| bare.queue()).collect::<Verdict<_>>()?;
         for queue in queues {
-            raw.takes(
-                call!(raw.api(), queue_synchronize, queue),
-                "queue_synchronize",
-            )?;
+            raw.synchronize(queue)?;
             raw.destroy(queue, null_mut())?;
         }
     }

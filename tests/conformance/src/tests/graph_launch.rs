@@ -39,9 +39,9 @@ tests! { "graph.launch":
     /// A failure in front of a launch skips it, but for its host calls.
     a_failure_in_front_skips_it: R20 R34, needs Graphs;
     /// A failure within a graph names the launch's submission.
-    a_failure_names_the_launch: R5 R34, needs Graphs;
+    a_failure_names_the_launch: R19 R34, needs Graphs;
     /// A failed kernel of a graph is named by its label.
-    a_failed_kernel_is_named: R5 R34, needs Graphs HostKernels;
+    a_failed_kernel_is_named: R19 R34, needs Graphs HostKernels;
     /// Graphs of fills, copies, kernels and calls do what the same commands do by themselves.
     all_kinds_together: R31 R34, needs Graphs HostKernels;
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use outrigger_device::{Code, CopyKind, Driver, Event, Queue};
 
-use crate::verdict::{answers, equal};
+use crate::verdict::{answers, check, equal};
 use crate::{Context, Failure, Gate, Verdict};
 
 /// An open driver, and what a test took of its memory.
@@ -339,7 +339,12 @@ pub(super) fn until(mut holds: impl FnMut() -> Verdict<bool>) -> Verdict {
 /// The queue's first failure is this one, and the queue takes work again.
 #[track_caller]
 pub(super) fn fails_once(queue: &Queue, code: Code, what: &str) -> Verdict {
-    answers!(queue.synchronize(), code, "{what}");
+    let failed = queue.synchronize();
+    answers!(failed, code, "{what}");
+    check!(
+        failed.is_err_and(|error| error.is_outcome()),
+        "R19: {what}: the failure of work is an outcome, and none of the call"
+    );
     answers!(
         queue.synchronize(),
         Code::OK,

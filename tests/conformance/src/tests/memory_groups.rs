@@ -607,7 +607,7 @@ pub(super) mod peer {
             "copy to address 0",
         )?;
         answers!(
-            call!(raw.api(), queue_query, queue),
+            raw.query(queue)?,
             Code::OK,
             "queue_query: nothing was submitted"
         );

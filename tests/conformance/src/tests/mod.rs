@@ -86,6 +86,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     stream_timing::TESTS,
     stream_failures::TESTS,
     stream_failures::event::TESTS,
+    stream_failures::outcome::TESTS,
     collectives::TESTS,
     collectives::exchanges::TESTS,
     collectives::failures::TESTS,

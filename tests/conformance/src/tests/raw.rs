@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{null, null_mut};
 
-use outrigger_device::{Code, Driver, sys};
+use outrigger_device::{Code, Driver, NO_OUTCOME, sys};
 
 use crate::verdict::{answers, check};
 use crate::{Context, Verdict};
@@ -77,6 +77,25 @@ impl Raw {
         let text = self.text()?;
         answers!(answer, Code::OK, "{what} (`{text}`)");
         Ok(())
+    }
+
+    /// Waits for a queue whose work is well.
+    #[track_caller]
+    pub(super) fn synchronize(&self, queue: *mut sys::otr_queue) -> Verdict {
+        let mut outcome = NO_OUTCOME;
+        let answer = call!(self.api(), queue_synchronize, queue, &mut outcome);
+        self.takes(answer, "queue_synchronize")?;
+        answers!(outcome.code, Code::OK, "the outcome of the queue");
+        Ok(())
+    }
+
+    /// The outcome of a queue, as a query tells it.
+    #[track_caller]
+    pub(super) fn query(&self, queue: *mut sys::otr_queue) -> Verdict<Code> {
+        let mut outcome = NO_OUTCOME;
+        let answer = call!(self.api(), queue_query, queue, &mut outcome);
+        self.takes(answer, "queue_query")?;
+        Ok(Code(outcome.code))
     }
 
     /// A queue of device 0, destroyed by [`Self::destroy`].

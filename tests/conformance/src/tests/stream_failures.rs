@@ -48,8 +48,8 @@ tests! { "stream.failure":
     a_failed_queue_still_waits: R20 R24;
     /// A failed queue that nobody asks takes any amount of work.
     a_failed_queue_takes_work: R17 R20;
-    /// A failure has a text.
-    a_failure_has_a_text: R5 R20;
+    /// A failure has a message.
+    a_failure_has_a_message: R19 R20;
     /// A destroyed queue's failure harms nobody.
     a_destroyed_queue_may_have_failed: R11 R20;
     /// Of two threads that wait for a failed queue, at least one gets the failure, and the queue recovers.
@@ -59,6 +59,7 @@ tests! { "stream.failure":
 }
 
 pub(super) mod event;
+pub(super) mod outcome;
 
 type Submit = fn(&Bench, &outrigger_device::Queue, u64, HostBytes) -> Verdict;
 
@@ -346,7 +347,7 @@ fn a_failed_queue_takes_work(context: &Context) -> Verdict {
     bench.finish()
 }
 
-fn a_failure_has_a_text(context: &Context) -> Verdict {
+fn a_failure_has_a_message(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let queue = bench.queue()?;
     for code in [Code::EXECUTION, Code::OUT_OF_RANGE, Code(4321), Code(-1)] {
@@ -355,13 +356,13 @@ fn a_failure_has_a_text(context: &Context) -> Verdict {
         until(|| Ok(!matches!(queue.query(), Ok(false))))?;
         check!(
             queue.query().is_err_and(|e| !e.message().is_empty()),
-            "queue_query has a text for {code:?}"
+            "queue_query has a message for {code:?}"
         );
         let failed = queue.synchronize();
         answers!(failed, code, "queue_synchronize");
         check!(
             failed.is_err_and(|e| !e.message().is_empty()),
-            "queue_synchronize has a text for {code:?}"
+            "queue_synchronize has a message for {code:?}"
         );
     }
     bench.finish()

@@ -26,7 +26,7 @@ tests! { "stream.native":
     times_are_taken: R55 R56, needs NativeQueue Timing;
     /// A queue that was adopted can be destroyed with work in it; that still runs, and the other user goes on.
     an_adopted_queue_comes_and_goes: R11 R56, needs NativeQueue;
-    /// A queue that has failed answers its failure instead of its native queue, until that was reported.
+    /// A queue that has failed is refused with OTR_ERR_CANCELLED, until its failure was reported.
     a_failed_queue_is_not_handed_out: R20 R55, needs NativeQueue;
     /// A queue that records answers OTR_ERR_CAPTURE.
     a_recording_queue_is_not_handed_out: R33 R55, needs NativeQueue Graphs;
@@ -251,7 +251,7 @@ fn a_failed_queue_is_not_handed_out(context: &Context) -> Verdict {
     fail(&queue, Code::EXECUTION)?;
     until(|| Ok(!matches!(queue.query(), Ok(false))))?;
     for _ in 0..2 {
-        answers!(queue.native(), Code::EXECUTION, "the native queue");
+        answers!(queue.native(), Code::CANCELLED, "the native queue");
     }
     fails_once(&queue, Code::EXECUTION, "the queue")?;
     queue.native()?;

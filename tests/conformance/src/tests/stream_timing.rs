@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, NO_OUTCOME, sys};
 
 use super::kit::{Bench, Log, block, delay, note, until};
 use super::raw::{Raw, call};
@@ -21,7 +21,7 @@ tests! { "stream.timing":
     times_follow_the_points: R16 R21, needs Timing;
     /// The time between two events is at least that of the work between them.
     times_are_as_far_apart_as_the_work: R21, needs Timing;
-    /// A time is OTR_NOT_READY before the event's point, and nothing is written.
+    /// Before the event's point the outcome is OTR_NOT_READY, and no time is written.
     a_time_is_not_ready_before: R4 R21, needs Timing;
     /// A time stays the same until the event is recorded again.
     a_time_stays: R21, needs Timing;
@@ -167,21 +167,21 @@ fn a_time_is_not_ready_before(context: &Context) -> Verdict {
     )?;
     raw.takes(call!(raw.api(), event_record, event, queue), "event_record")?;
     let mut nanoseconds = 0x5a5a;
+    let mut outcome = NO_OUTCOME;
+    outcome.code = Code::OK.0;
+    let answer = call!(group, event_time, event, &mut outcome, &mut nanoseconds);
+    raw.takes(answer, "event_time before the point")?;
     answers!(
-        call!(group, event_time, event, &mut nanoseconds),
+        outcome.code,
         Code::NOT_READY,
-        "event_time before the point"
+        "the outcome before the point"
     );
     equal!(nanoseconds, 0x5a5a, "the output");
     gate.open();
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
-    raw.takes(
-        call!(group, event_time, event, &mut nanoseconds),
-        "event_time",
-    )?;
+    raw.synchronize(queue)?;
+    let answer = call!(group, event_time, event, &mut outcome, &mut nanoseconds);
+    raw.takes(answer, "event_time")?;
+    answers!(outcome.code, Code::OK, "the outcome behind the point");
     check!(nanoseconds != 0x5a5a, "the output was written");
     blocker.synchronize()?;
     raw.destroy(queue, event)?;
@@ -290,19 +290,22 @@ fn wrong_arguments_are_refused(context: &Context) -> Verdict {
         "event_create",
     )?;
     raw.takes(call!(raw.api(), event_record, event, queue), "event_record")?;
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
+    let mut outcome = NO_OUTCOME;
     raw.refuses(
-        call!(group, event_time, null_mut(), &mut time),
+        call!(group, event_time, null_mut(), &mut outcome, &mut time),
         Code::INVALID_HANDLE,
         "event_time of NULL",
     )?;
     raw.refuses(
-        call!(group, event_time, event, null_mut()),
+        call!(group, event_time, event, &mut outcome, null_mut()),
         Code::INVALID_ARGUMENT,
         "event_time without a place",
+    )?;
+    raw.refuses(
+        call!(group, event_time, event, null_mut(), &mut time),
+        Code::INVALID_ARGUMENT,
+        "event_time without a place for the outcome",
     )?;
     raw.refuses(
         call!(group, device_time, null_mut(), 0, &mut time),
@@ -321,7 +324,11 @@ fn wrong_arguments_are_refused(context: &Context) -> Verdict {
             "device_time of no device",
         )?;
     }
-    equal!(time, 0x5a5a, "R4: outputs of failed calls");
+    equal!(
+        (time, outcome.code),
+        (0x5a5a, Code::NOT_READY.0),
+        "R4: outputs of failed calls"
+    );
     raw.destroy(queue, event)
 }
 

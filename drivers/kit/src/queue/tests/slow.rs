@@ -277,6 +277,24 @@ fn a_host_call_behind_a_failure_comes_behind_what_was_submitted_before_it() {
 }
 
 #[test]
+fn a_device_that_is_lost_gives_no_outcome_and_fails_nothing() {
+    let bench = Bench::new();
+    bench.submit();
+    let point = bench.queue.point(false).unwrap();
+    let questions: [&dyn Fn() -> Result<Progress>; 2] =
+        [&|| bench.queue.query(), &|| point.query()];
+    for ask in questions {
+        bench.line.0.state.lock().asked = Some(Box::new(|| {
+            Err(Fault::new(c::OTR_ERR_DEVICE_LOST, "it is lost"))
+        }));
+        let lost = ask().unwrap_err();
+        assert!(lost.code() == c::OTR_ERR_DEVICE_LOST && !lost.is_outcome());
+    }
+    bench.line.complete();
+    bench.queue.synchronize().unwrap();
+}
+
+#[test]
 fn a_thread_that_could_not_be_started_is_started_when_somebody_asks_again() {
     let bench = Bench::new();
     bench.pool.refuse_threads(true);

@@ -2,6 +2,8 @@
 
 use std::ptr::{null, null_mut};
 
+use outrigger_device::NO_OUTCOME;
+
 use super::super::raw::{Raw, call};
 use super::exchanges::{receive, send};
 use super::*;
@@ -203,7 +205,7 @@ fn what_is_null(context: &Context) -> Verdict {
     for (answer, what) in [
         (call!(group, destroy, none), "destroy"),
         (call!(group, abort, none), "abort"),
-        (call!(group, query, none), "query"),
+        (call!(group, query, none, &mut { NO_OUTCOME }), "query"),
         (
             call!(group, broadcast, null_mut(), comm, 0, 0, 0),
             "broadcast on no queue",
@@ -255,11 +257,13 @@ fn what_is_null(context: &Context) -> Verdict {
         let answer = call!(group, exchange, queue, comm, null());
         raw.refuses(answer, invalid, "exchange of nothing")?;
     }
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "the queue afterwards",
-    )?;
-    raw.takes(call!(group, query, comm), "the communicator afterwards")?;
+    raw.synchronize(queue)?;
+    let mut outcome = NO_OUTCOME;
+    let answer = call!(group, query, comm, &mut outcome);
+    raw.takes(answer, "query of the communicator afterwards")?;
+    answers!(outcome.code, Code::OK, "the communicator afterwards");
+    let answer = call!(group, query, comm, null_mut());
+    raw.refuses(answer, invalid, "query without a place for the outcome")?;
     raw.destroy(queue, null_mut())?;
     raw.takes(call!(group, destroy, comm), "destroy")
 }

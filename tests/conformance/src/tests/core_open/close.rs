@@ -49,10 +49,7 @@ fn after_one_of_each(context: &Context) -> Verdict {
         call!(raw.api(), queue_wait_event, queue, event),
         "queue_wait_event",
     )?;
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     raw.takes(
         call!(raw.api(), memory_free, bare.handle, address),
         "memory_free",
@@ -123,10 +120,7 @@ fn busy(context: &Context, left: Left) -> Verdict {
     }
     raw.refuses(answer, Code::BUSY, "close, while something is alive")?;
     let another = bare.queue()?;
-    raw.takes(
-        call!(raw.api(), queue_synchronize, another),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(another)?;
     raw.destroy(another, null_mut())?;
     raw.destroy(queue, event)?;
     if address != 0 {

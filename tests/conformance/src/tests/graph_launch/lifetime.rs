@@ -84,10 +84,7 @@ fn a_driver_closes_after_graphs(context: &Context) -> Verdict {
         raw.takes(call!(group, launch, queue, graph), "launch")?;
         raw.takes(call!(group, destroy, graph), "destroy")?;
     }
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     raw.destroy(queue, null_mut())?;
     bare.close("close, after ten graphs")
 }
@@ -155,11 +152,7 @@ fn null_is_refused(context: &Context) -> Verdict {
         Code::INVALID_HANDLE,
         "destroy of NULL",
     )?;
-    answers!(
-        call!(raw.api(), queue_query, queue),
-        Code::OK,
-        "queue_query afterwards"
-    );
+    answers!(raw.query(queue)?, Code::OK, "queue_query afterwards");
     raw.takes(call!(group, destroy, graph), "destroy")?;
     raw.destroy(queue, null_mut())
 }

@@ -62,7 +62,7 @@ fn the_refused(outcomes: Vec<Result<(), Refused>>, code: Code) -> Verdict<usize>
 }
 
 fn refused_copy(context: &Context) -> Verdict {
-    start_under(context, "fault:copy@3=EXECUTION")?;
+    start_under(context, "fault:copy@3=call:EXECUTION")?;
     let stream = stream()?;
     let address = alloc(6 * 64, stream)?;
     fill(stream, address, 6 * 64, &[9])?;
@@ -89,7 +89,7 @@ fn refused_copy(context: &Context) -> Verdict {
 }
 
 fn refused_fill(context: &Context) -> Verdict {
-    start_under(context, "fault:fill@3=EXECUTION")?;
+    start_under(context, "fault:fill@3=call:EXECUTION")?;
     let stream = stream()?;
     let address = alloc(6 * 64, stream)?;
     upload(stream, address, &[9u8; 6 * 64])?;
@@ -121,7 +121,7 @@ unsafe extern "C" fn count(_: *mut c_void, upstream: i32) -> i32 {
 }
 
 fn refused_host_function(context: &Context) -> Verdict {
-    start_under(context, "fault:host_call@2=OUT_OF_HOST_MEMORY")?;
+    start_under(context, "fault:host_call@2=call:OUT_OF_HOST_MEMORY")?;
     let stream = stream()?;
     let call = |_| otr!(host_call, stream, Some(count), null_mut());
     the_refused((0..5).map(call).collect(), Code::OUT_OF_HOST_MEMORY)?;
@@ -135,7 +135,7 @@ fn refused_host_function(context: &Context) -> Verdict {
 }
 
 fn refused_record(context: &Context) -> Verdict {
-    start_under(context, "fault:event_record@2=OUT_OF_HOST_MEMORY")?;
+    start_under(context, "fault:event_record@2=call:OUT_OF_HOST_MEMORY")?;
     let (stream, point) = (stream()?, event()?);
     let record = |_| otr!(event_record, point, stream);
     the_refused((0..4).map(record).collect(), Code::OUT_OF_HOST_MEMORY)?;
@@ -144,7 +144,7 @@ fn refused_record(context: &Context) -> Verdict {
 }
 
 fn refused_wait(context: &Context) -> Verdict {
-    start_under(context, "fault:queue_wait_event@2=OUT_OF_HOST_MEMORY")?;
+    start_under(context, "fault:queue_wait_event@2=call:OUT_OF_HOST_MEMORY")?;
     let (first, second) = (stream()?, stream()?);
     let wait = |_| {
         let point = event().map_err(|_| ()).unwrap_or_default();
@@ -157,7 +157,7 @@ fn refused_wait(context: &Context) -> Verdict {
 }
 
 fn refused_stream(context: &Context) -> Verdict {
-    start_under(context, "fault:queue_create@3=OUT_OF_HOST_MEMORY")?;
+    start_under(context, "fault:queue_create@3=call:OUT_OF_HOST_MEMORY")?;
     let mut streams = Vec::new();
     let mut failures = Vec::new();
     for _ in 0..6 {
@@ -202,7 +202,7 @@ unsafe extern "C" fn given_back(user: *mut c_void) {
 }
 
 fn replay_refused_half_way(context: &Context) -> Verdict {
-    start_under(context, "fault:fill@1=OUT_OF_HOST_MEMORY")?;
+    start_under(context, "fault:fill@1=call:OUT_OF_HOST_MEMORY")?;
     let (first, second) = (stream()?, stream()?);
     let held: &'static Held = Box::leak(Box::default());
     let writes = [alloc(4096, first)?];
@@ -262,7 +262,7 @@ pub(in crate::tests) mod work {
     }
 
     fn failed_fill(context: &Context) -> Verdict {
-        start_under(context, "fault:fill@2=later:EXECUTION")?;
+        start_under(context, "fault:fill@2=work:EXECUTION")?;
         let stream = stream()?;
         let address = alloc(64, stream)?;
         fill(stream, address, 64, &[1])?;
@@ -327,7 +327,7 @@ pub(in crate::tests) mod work {
     }
 
     fn failed_work_behind_an_event(context: &Context) -> Verdict {
-        start_under(context, "fault:fill@1=later:EXECUTION")?;
+        start_under(context, "fault:fill@1=work:EXECUTION")?;
         let (first, second, point) = (stream()?, stream()?, event()?);
         let address = alloc(64, first)?;
         fill(first, address, 64, &[1])?;
@@ -396,9 +396,9 @@ pub(in crate::tests) mod memory {
         start_under(
             context,
             &format!(
-                "fault:copy%5=EXECUTION&fill%5=EXECUTION&memory_alloc%20=OUT_OF_MEMORY\
-                 &virtual_create%20=OUT_OF_MEMORY&virtual_map%20=OUT_OF_MEMORY\
-                 &event_record%5=OUT_OF_HOST_MEMORY&seed={seed}"
+                "fault:copy%5=call:EXECUTION&fill%5=call:EXECUTION&memory_alloc%20=call:OUT_OF_MEMORY\
+                 &virtual_create%20=call:OUT_OF_MEMORY&virtual_map%20=call:OUT_OF_MEMORY\
+                 &event_record%5=call:OUT_OF_HOST_MEMORY&seed={seed}"
             ),
         )?;
         let stream = stream()?;

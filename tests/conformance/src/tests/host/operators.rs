@@ -400,7 +400,7 @@ pub(in crate::tests) mod own {
 
     fn what_the_driver_has_is_used(context: &Context) -> Verdict {
         let (taken, _) = sorted(context)?;
-        let host = Host::under(context, "fault:operator_launch@2=EXECUTION")?;
+        let host = Host::under(context, "fault:operator_launch@2=call:EXECUTION")?;
         for (at, sample) in taken.into_iter().enumerate() {
             sample.gives(&host, 1)?;
             if at == 0 {
@@ -413,7 +413,7 @@ pub(in crate::tests) mod own {
 
     fn what_it_has_not_runs_elsewhere(context: &Context) -> Verdict {
         let (_, others) = sorted(context)?;
-        let host = Host::under(context, "fault:operator_launch@1..=EXECUTION")?;
+        let host = Host::under(context, "fault:operator_launch@1..=call:EXECUTION")?;
         others
             .into_iter()
             .try_for_each(|sample| sample.gives(&host, 3))
@@ -421,7 +421,7 @@ pub(in crate::tests) mod own {
 
     fn each_signature_is_asked_once(context: &Context) -> Verdict {
         let (taken, _) = sorted(context)?;
-        let host = Host::under(context, "fault:operator_prepare@2=OUT_OF_HOST_MEMORY")?;
+        let host = Host::under(context, "fault:operator_prepare@2=call:OUT_OF_HOST_MEMORY")?;
         let Some(first) = taken.first() else {
             return Ok(());
         };

@@ -37,8 +37,8 @@ tests! { "stream.failed_event":
     a_wait_keeps_its_failure: R21 R24;
     /// A wait for the sound point of an event that is recorded again on failed work is sound.
     a_wait_keeps_its_soundness: R21 R24;
-    /// The failure of an event has a text, also far from where it happened.
-    has_a_text: R5 R23;
+    /// The failure of an event has a message, also far from where it happened.
+    has_a_message: R19 R23;
     /// Several threads get the same failure from one event.
     many_threads_get_it: R8 R23;
     /// A failure stays with the event of a destroyed queue.
@@ -375,7 +375,7 @@ fn a_wait_keeps_its_soundness(context: &Context) -> Verdict {
     bench.finish()
 }
 
-fn has_a_text(context: &Context) -> Verdict {
+fn has_a_message(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let (first, second, events) = (
         bench.queue()?,
@@ -391,12 +391,12 @@ fn has_a_text(context: &Context) -> Verdict {
         answers!(failed, Code::OUT_OF_RANGE, "event_synchronize");
         check!(
             failed.is_err_and(|e| !e.message().is_empty()),
-            "event_synchronize has a text"
+            "event_synchronize has a message"
         );
         let failed = event.query();
         check!(
             failed.is_err_and(|e| !e.message().is_empty()),
-            "event_query has a text"
+            "event_query has a message"
         );
     }
     bench.finish()

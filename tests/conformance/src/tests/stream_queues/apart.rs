@@ -186,10 +186,7 @@ fn newer_parameters_are_taken(context: &Context) -> Verdict {
         params.is_untouched(),
         "nothing was written to the parameters"
     );
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     raw.destroy(queue, std::ptr::null_mut())
 }
 
@@ -210,10 +207,7 @@ fn older_parameters_are_taken(context: &Context) -> Verdict {
         ),
         "queue_create",
     )?;
-    raw.takes(
-        call!(raw.api(), queue_synchronize, queue),
-        "queue_synchronize",
-    )?;
+    raw.synchronize(queue)?;
     raw.destroy(queue, std::ptr::null_mut())
 }
 

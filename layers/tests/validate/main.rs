@@ -1,14 +1,17 @@
 //! The layer `validate`: it reports nothing while host and driver keep the rules; when one of them
 //! breaks a rule that it can see, it names the rule.
 
-use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod wrong;
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use outrigger_device::{Code, CopyKind, DType, Driver, sys};
+use outrigger_device::{Code, CopyKind, DType, Driver, NO_OUTCOME, sys};
 use outrigger_layers::validate::{Finding, Side, Sink, validate};
-use outrigger_layers::{Layer, Next, fail, layered};
+use outrigger_layers::{Layer, Next, layered};
+use wrong::{Wrong, WrongDriver};
 
 type Findings = Arc<Mutex<Vec<Finding>>>;
 
@@ -314,269 +317,7 @@ fn misuse_by_the_host_is_named_and_refused() {
     );
 }
 
-/// The mistake of a wrong driver.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Wrong {
-    OutputOnFailure,
-    NoText,
-    Overlap,
-    Misaligned,
-    TooFar,
-    EarlyQuery,
-    EarlyEvent,
-    LostFailure,
-    OtherFailure,
-    EventWithoutFailure,
-    UnrecordedEvent,
-    TwoCalls,
-    FalseUpstream,
-    ReorderedCalls,
-    IgnoredWait,
-    ZeroCopy,
-    OddFill,
-    RecordingAnswers,
-    Granularity,
-    Backwards,
-}
-
-struct WrongDriver {
-    wrong: Wrong,
-    /// The last allocation.
-    last: AtomicU64,
-    /// A host call that is held back.
-    held: Mutex<Option<(sys::otr_host_fn, usize)>>,
-    armed: Arc<AtomicBool>,
-}
-
-impl WrongDriver {
-    fn is(&self, wrong: Wrong) -> bool {
-        self.wrong == wrong
-    }
-}
-
-type Call = (unsafe extern "C" fn(*mut c_void, i32) -> i32, *mut c_void);
-
-/// # Safety
-/// `user` is a boxed [`Call`].
-unsafe extern "C" fn twice(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: `user` is a boxed `Call`; R27: this runs once.
-    let (function, user) = *unsafe { Box::from_raw(user.cast::<Call>()) };
-    // SAFETY: this is what a wrong driver does; the layer above bears it.
-    unsafe {
-        function(user, upstream);
-        function(user, upstream)
-    }
-}
-
-/// # Safety
-/// `user` is a boxed [`Call`].
-unsafe extern "C" fn all_is_well(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: `user` is a boxed `Call`; R27: this runs once.
-    let (function, user) = *unsafe { Box::from_raw(user.cast::<Call>()) };
-    // SAFETY: the function takes any code.
-    unsafe { function(user, 0) };
-    upstream
-}
-
-impl Layer for WrongDriver {
-    fn error_text(&self, next: &Next) -> Option<CString> {
-        if self.is(Wrong::NoText) {
-            None
-        } else {
-            next.last_error()
-        }
-    }
-
-    unsafe fn memory_alloc(
-        &self,
-        next: &Next,
-        driver: *mut sys::otr_driver,
-        device: u32,
-        size: u64,
-        address: *mut u64,
-    ) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on; the output is writable.
-        unsafe {
-            let code = next.memory_alloc(driver, device, size, address);
-            match self.wrong {
-                Wrong::OutputOnFailure if code != 0 => *address = 77,
-                Wrong::Misaligned if code == 0 => *address += 8,
-                Wrong::Overlap if code == 0 => {
-                    let last = self.last.swap(*address, Ordering::Relaxed);
-                    if last != 0 {
-                        *address = last + 64;
-                    }
-                }
-                _ => {}
-            }
-            code
-        }
-    }
-
-    unsafe fn device_properties(
-        &self,
-        next: &Next,
-        driver: *mut sys::otr_driver,
-        device: u32,
-        properties: *mut sys::otr_device_properties,
-    ) -> i32 {
-        // SAFETY: R7: the host's own arguments; a write behind the struct hits only the layer's own copy.
-        unsafe {
-            let code = next.device_properties(driver, device, properties);
-            if self.is(Wrong::TooFar) && self.armed.load(Ordering::Relaxed) {
-                *properties.add(1).cast::<u8>() = 1;
-            }
-            code
-        }
-    }
-
-    unsafe fn queue_query(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.queue_query(queue) };
-        match (self.wrong, Code(code)) {
-            (Wrong::EarlyQuery, Code::NOT_READY) | (Wrong::RecordingAnswers, Code::CAPTURE) => 0,
-            _ => code,
-        }
-    }
-
-    unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.queue_synchronize(queue) };
-        match (self.wrong, code) {
-            (_, 0) => 0,
-            (Wrong::LostFailure, _) => 0,
-            (Wrong::OtherFailure, _) => fail(Code::CANCELLED, "another one"),
-            _ => code,
-        }
-    }
-
-    unsafe fn queue_wait_event(
-        &self,
-        next: &Next,
-        queue: *mut sys::otr_queue,
-        event: *mut sys::otr_drv_event,
-    ) -> i32 {
-        if self.is(Wrong::IgnoredWait) {
-            return 0;
-        }
-        // SAFETY: R7: the host's own arguments, handed on.
-        unsafe { next.queue_wait_event(queue, event) }
-    }
-
-    unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.event_query(event) };
-        match (self.wrong, Code(code)) {
-            (Wrong::EarlyEvent, Code::NOT_READY) => 0,
-            (Wrong::EventWithoutFailure, Code::EXECUTION) => 0,
-            (Wrong::UnrecordedEvent, Code::OK) => Code::NOT_READY.0,
-            _ => code,
-        }
-    }
-
-    unsafe fn copy(
-        &self,
-        next: &Next,
-        queue: *mut sys::otr_queue,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: u32,
-    ) -> i32 {
-        if self.is(Wrong::ZeroCopy) && size == 0 {
-            return fail(Code::INVALID_ARGUMENT, "nothing to copy");
-        }
-        // SAFETY: R26: both ranges stay valid until the copy has finished.
-        unsafe { next.copy(queue, dst, src, size, kind) }
-    }
-
-    unsafe fn fill(
-        &self,
-        next: &Next,
-        queue: *mut sys::otr_queue,
-        dst: u64,
-        size: u64,
-        pattern: *const c_void,
-        pattern_size: u32,
-    ) -> i32 {
-        if self.is(Wrong::OddFill) && pattern_size == 3 {
-            return 0;
-        }
-        // SAFETY: R7: the host's own arguments, handed on.
-        unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
-    }
-
-    unsafe fn host_call(
-        &self,
-        next: &Next,
-        queue: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut c_void,
-        flags: u32,
-    ) -> i32 {
-        let wrapper: sys::otr_host_fn = match self.wrong {
-            Wrong::TwoCalls => Some(twice),
-            Wrong::FalseUpstream => Some(all_is_well),
-            _ => None,
-        };
-        // SAFETY: R27: what is boxed is called once.
-        unsafe {
-            if let (Some(wrapper), Some(function)) = (wrapper, function) {
-                let call: Call = (function, user);
-                let call = Box::into_raw(Box::new(call)).cast();
-                return next.host_call(queue, Some(wrapper), call, flags);
-            }
-            if self.is(Wrong::ReorderedCalls) {
-                let mut held = self.held.lock().unwrap();
-                let Some((first, data)) = held.take() else {
-                    *held = Some((function, user.expose_provenance()));
-                    return 0;
-                };
-                next.host_call(queue, function, user, flags);
-                let data = std::ptr::with_exposed_provenance_mut(data);
-                return next.host_call(queue, first, data, flags);
-            }
-            next.host_call(queue, function, user, flags)
-        }
-    }
-
-    unsafe fn virtual_granularity(
-        &self,
-        next: &Next,
-        driver: *mut sys::otr_driver,
-        device: u32,
-        bytes: *mut u64,
-    ) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on.
-        unsafe {
-            let code = next.virtual_granularity(driver, device, bytes);
-            if self.is(Wrong::Granularity) {
-                *bytes += 1;
-            }
-            code
-        }
-    }
-
-    unsafe fn device_time(
-        &self,
-        next: &Next,
-        driver: *mut sys::otr_driver,
-        device: u32,
-        nanoseconds: *mut u64,
-    ) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on.
-        unsafe {
-            let code = next.device_time(driver, device, nanoseconds);
-            if self.is(Wrong::Backwards) {
-                *nanoseconds = u64::MAX - *nanoseconds;
-            }
-            code
-        }
-    }
-}
-
-/// Makes the calls of a host that meets all of these mistakes. Answers are as wrong as the driver is:
-/// none is looked at.
+/// Makes the calls of a host that meets all of these mistakes. Answers are as wrong as the driver is: none is looked at.
 fn provoke(driver: &Driver, wrong: Wrong) {
     let queue = driver.queue_create(0, 0).unwrap();
     let other = driver.queue_create(0, 0).unwrap();
@@ -644,6 +385,8 @@ fn provoke(driver: &Driver, wrong: Wrong) {
 fn what_a_wrong_driver_breaks_is_named() {
     for (wrong, rule) in [
         (Wrong::OutputOnFailure, "R4"),
+        (Wrong::OutcomeOnFailure, "R4"),
+        (Wrong::UnreadyAnswer, "R19"),
         (Wrong::NoText, "R5"),
         (Wrong::Overlap, "R13"),
         (Wrong::Misaligned, "R14"),
@@ -664,12 +407,7 @@ fn what_a_wrong_driver_breaks_is_named() {
         (Wrong::Granularity, "R37"),
         (Wrong::Backwards, "timing"),
     ] {
-        let layer = WrongDriver {
-            wrong,
-            last: AtomicU64::new(0),
-            held: Mutex::new(None),
-            armed: Arc::default(),
-        };
+        let layer = WrongDriver::new(wrong);
         let armed = Arc::clone(&layer.armed);
         let below = layered(host(), layer).unwrap();
         // Not before: nobody else bears what is written behind a struct.
@@ -691,13 +429,20 @@ struct HeldQuery {
 }
 
 impl Layer for HeldQuery {
-    unsafe fn event_query(&self, _: &Next, _: *mut sys::otr_drv_event) -> i32 {
+    unsafe fn event_query(
+        &self,
+        _: &Next,
+        _: *mut sys::otr_drv_event,
+        outcome: *mut sys::otr_outcome,
+    ) -> i32 {
         self.began.lock().unwrap().send(()).unwrap();
         let _ = self
             .go_on
             .lock()
             .unwrap()
             .recv_timeout(Duration::from_secs(60));
+        // SAFETY: the place of the call.
+        unsafe { (*outcome).code = 0 };
         0
     }
 }
@@ -725,7 +470,7 @@ fn destroying_what_another_thread_uses_is_named_and_refused() {
         scope.spawn(move || {
             let event = std::ptr::with_exposed_provenance_mut(address);
             // SAFETY: alive until this thread has ended, since its destruction is refused.
-            assert_eq!(unsafe { query(event) }, 0);
+            assert_eq!(unsafe { query(event, &mut { NO_OUTCOME }) }, 0);
         });
         has_begun.recv().unwrap();
         // SAFETY: `other` is used by nobody; `used` is, which the layer refuses.
