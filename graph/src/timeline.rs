@@ -75,7 +75,7 @@ impl Timeline {
         (self.reported(finished), over)
     }
 
-    /// What a wait gave. A failure of the work has been reported then.
+    /// The result of a wait. A failure of the work has been reported then.
     fn reported(&self, waited: outrigger_device::Result<()>) -> Result<()> {
         waited.map_err(|error| {
             let is_outcome = error.is_outcome();

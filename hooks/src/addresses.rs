@@ -1,4 +1,4 @@
-//! Whose an address is, for a host that has only the number. Two drivers may give the same number (H21).
+//! The device of an address, for a host that has only the number. Two drivers may give the same number (H21).
 
 use outrigger_device::Code;
 

@@ -110,7 +110,7 @@ pub(crate) struct Gated<G, L> {
     pub(crate) layer: L,
 }
 
-/// What is of interest in an argument: a handle, or the place for an outcome.
+/// The part of an argument that is of interest: a handle, or the place for an outcome.
 pub(crate) trait MaybeHandle: Copy {
     fn handle(self) -> usize {
         0

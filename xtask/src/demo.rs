@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
+use crate::disk;
 use crate::native;
 use crate::setup::{self, Need};
 use crate::wheel;
@@ -90,6 +91,7 @@ const NEEDS: [Need; 5] = [
 /// If something cannot be prepared or Python not started.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
+    disk::warn(workspace, 7);
     setup::ensure(workspace, &NEEDS)?;
     if options.driver.contains("opencl") {
         setup::ensure(workspace, &[Need::OpenClLoader, Need::OpenClPlatform])?;

@@ -10,6 +10,7 @@
 mod abi;
 mod bench;
 mod demo;
+mod disk;
 mod dist;
 mod environment;
 mod fuzz;

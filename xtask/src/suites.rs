@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Args;
 
+use crate::disk;
 use crate::environment;
 use crate::fuzz;
 use crate::hosts;
@@ -85,6 +86,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     if let Some(shard) = options.shard {
         chosen = shard.part(&chosen);
     }
+    disk::warn(workspace, 13);
     setup::ensure(workspace, &jobs::needs(&chosen))?;
     let run = Run {
         workspace,
@@ -210,7 +212,11 @@ impl Run<'_> {
         });
         let (counts, seconds, earlier) = outcome.unwrap_or_else(|error| {
             eprintln!("error: {}: {error:#}", job.name);
-            (Counts::single(false), started.elapsed().as_secs_f64(), None)
+            (
+                Counts::broken(&error),
+                started.elapsed().as_secs_f64(),
+                None,
+            )
         });
         let before = self.left.fetch_sub(job.seconds, Ordering::Relaxed);
         let minutes = (before - job.seconds).div_ceil(60);

@@ -58,7 +58,7 @@ impl Origin {
         self.label.text()
     }
 
-    /// Its number in its queue, from 1.
+    /// The number of the command in its queue, from 1.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -1,4 +1,4 @@
-//! What entries tell of work (R19): an outcome, which is written into the host's struct.
+//! The outcome of work (R19), as entries write it into the host's struct.
 
 use std::mem::offset_of;
 
@@ -7,7 +7,7 @@ use outrigger_contract as c;
 use crate::fault::{Fault, Progress, Result, guard};
 use crate::given::{null, put_text, write_struct};
 
-/// What the body of an entry that asks or waits for work may answer when nothing has failed.
+/// The answers, when nothing has failed, of the body of an entry that asks or waits for work.
 pub trait Outcome {
     /// The code that says so.
     fn code(self) -> i32;

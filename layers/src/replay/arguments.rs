@@ -55,7 +55,7 @@ pub(super) struct Frame {
     /// No entry has more outputs. They stay where they are while the frame lives.
     slots: Box<[Cell<u64>; 4]>,
     used: usize,
-    /// Where the call writes an outcome, if it does.
+    /// The place for an outcome, if the call writes one.
     outcome: Option<NonNull<sys::otr_outcome>>,
     kept: Vec<Box<dyn Any>>,
 }
@@ -78,7 +78,7 @@ impl Frame {
         self.slots.iter().take(self.used).map(Cell::get)
     }
 
-    /// What a call that succeeded has said of work.
+    /// The outcome that a call has written, which succeeded.
     pub(super) fn outcome(&self) -> Option<i32> {
         // SAFETY: kept by this frame, and written to by the call alone.
         self.outcome

@@ -179,7 +179,7 @@ impl Recording {
 }
 
 impl Step {
-    /// What it said of work, where it asked or waited for some.
+    /// The outcome that the call has written, where it asked or waited for work.
     pub fn outcome(&self) -> Option<i32> {
         let lists = self.outputs.iter().filter_map(|value| match value {
             Value::List(fields) => fields.first(),

@@ -96,7 +96,7 @@ macro_rules! traced {
 
 entries!(traced);
 
-/// What a slice says of a call: its code or an outcome, unless that is no news.
+/// The text that a slice has for a call: its code or an outcome, unless that is no news.
 ///
 /// # Safety
 /// The call with this code has written its outcome, if it has a place for one.

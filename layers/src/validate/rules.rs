@@ -198,8 +198,8 @@ impl Rules {
                 self.driver("R19", text);
             }
             self.finished(ENTRY, queue, &seen, 1, told);
-            // It has told of the failure, which is gone now. Where it tells of one, that may be of a later call, too,
-            // which another thread has made before the driver has looked.
+            // The failure was told, and is gone now. One that is told here may be of a later call, too, which another
+            // thread has made before the driver has looked.
             let mut book = seen.book.lock();
             let failed = told != Code::OK;
             if book
@@ -229,7 +229,7 @@ impl Rules {
         let ask = || unsafe { self.told("event_query", outcome, ask) };
         let ((code, told), asked) = self.ask(event, ask);
         if let (Some(told), Some(asked)) = (told, asked) {
-            // That of an event that was never recorded, and is no point of a recording, is OK.
+            // The outcome of an event that was never recorded, and is no point of a recording, is OK.
             let is_new = asked.recorded.is_none() && asked.recording.is_none();
             if told != Code::NOT_READY || is_new {
                 self.reached("event_query", asked, told);

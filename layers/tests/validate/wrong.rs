@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use outrigger_device::{Code, sys};
 use outrigger_layers::{Layer, Next, fail};
 
-/// What a wrong driver does.
+/// The fault of a wrong driver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wrong {
     OutputOnFailure,

@@ -82,7 +82,7 @@ impl Event {
         done(unsafe { (recorder.calls.event_record)(self.handle, queue) })
     }
 
-    /// What became of the work in front of it; `None` as long as nobody knows that it is over.
+    /// The outcome of the work in front of the event; `None` as long as nobody knows that it is over.
     fn outcome(&self, recorder: &Recorder) -> Option<Code> {
         let mut outcome = NO_OUTCOME;
         // SAFETY: R8: an event that is not destroyed meanwhile, and a place for the outcome.

@@ -33,6 +33,22 @@ impl Counts {
         }
     }
 
+    /// A job that could not run. The summary shows the first line that names an error: a message may hold the end of
+    /// a command's output.
+    pub(super) fn broken(error: &anyhow::Error) -> Self {
+        let text = format!("{error:#}");
+        let mut lines = text.lines().map(str::trim);
+        let first = lines.next().unwrap_or_default();
+        let named = lines.find(|line| {
+            line.get(..5)
+                .is_some_and(|s| s.eq_ignore_ascii_case("error"))
+        });
+        Self {
+            failures: vec![named.unwrap_or(first).to_owned()],
+            ..Self::single(false)
+        }
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -115,6 +131,14 @@ mod tests {
     fn skips(counts: &Counts) -> Vec<(&str, u64)> {
         let skips = counts.skipped.iter();
         skips.map(|(reason, &n)| (reason.as_str(), n)).collect()
+    }
+
+    #[test]
+    fn what_kept_a_job_from_running_is_named() {
+        let of = |text: &'static str| Counts::broken(&anyhow::anyhow!(text)).failures;
+        let built = "building failed (exit status: 101)\n   Compiling half v2.7.1\n  error: No space left on device (os error 28)\nerror: could not compile";
+        assert_eq!(of(built), ["error: No space left on device (os error 28)"]);
+        assert_eq!(of("no compiler\nbut a linker"), ["no compiler"]);
     }
 
     #[test]

@@ -118,7 +118,7 @@ fn pointer_info(actor: &mut Actor) {
     if !right {
         problem("memory_pointer_info: tells of another allocation");
     }
-    // It is refused where another device has the address, too.
+    // The call is refused where another device has the address, too.
     if made(|out| call!(memory_find(address, out))).is_ok_and(|found| found != device) {
         problem("memory_find: tells of another device");
     }
