@@ -55,6 +55,8 @@ pub const OTR_COPY_DEVICE_TO_HOST: u32 = 2;
 pub const OTR_COPY_DEVICE_TO_DEVICE: u32 = 3;
 pub const OTR_COPY_HOST_TO_HOST: u32 = 4;
 pub const OTR_EXT_OPERATOR_ARGS: u32 = 1;
+pub const OTR_EXT_COLLECTIVES: u32 = 2;
+pub const OTR_EXT_NATIVE_QUEUE: u32 = 3;
 pub const OTR_VALUE_NONE: u32 = 0;
 pub const OTR_VALUE_INPUT: u32 = 1;
 pub const OTR_VALUE_INPUTS: u32 = 2;
@@ -105,6 +107,10 @@ pub const OTR_HOST_CALL_CANNOT_FAIL: u32 = 1;
 pub const OTR_LABEL_BYTES: u32 = 128;
 pub const OTR_MESSAGE_BYTES: u32 = 256;
 pub const OTR_IPC_HANDLE_BYTES: usize = 64;
+pub const OTR_COLLECTIVES_MAJOR: u32 = 1;
+pub const OTR_COLLECTIVES_MINOR: u32 = 0;
+pub const OTR_NATIVE_QUEUE_MAJOR: u32 = 1;
+pub const OTR_NATIVE_QUEUE_MINOR: u32 = 0;
 pub type otr_code_t = i32;
 pub type otr_dtype_t = u32;
 pub type otr_address_t = u64;
@@ -1369,7 +1375,9 @@ pub type otr_exchange_t = otr_exchange;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_collective_api {
-    pub struct_size: usize,
+    pub ext: otr_ext_t,
+    pub major: u32,
+    pub minor: u32,
     pub id: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
@@ -1461,52 +1469,60 @@ pub struct otr_collective_api {
 const _: () = {
     [
         "Size of otr_collective_api",
-    ][::core::mem::size_of::<otr_collective_api>() - 96usize];
+    ][::core::mem::size_of::<otr_collective_api>() - 120usize];
     [
         "Alignment of otr_collective_api",
     ][::core::mem::align_of::<otr_collective_api>() - 8usize];
     [
-        "Offset of field: otr_collective_api::struct_size",
-    ][::core::mem::offset_of!(otr_collective_api, struct_size) - 0usize];
+        "Offset of field: otr_collective_api::ext",
+    ][::core::mem::offset_of!(otr_collective_api, ext) - 0usize];
+    [
+        "Offset of field: otr_collective_api::major",
+    ][::core::mem::offset_of!(otr_collective_api, major) - 24usize];
+    [
+        "Offset of field: otr_collective_api::minor",
+    ][::core::mem::offset_of!(otr_collective_api, minor) - 28usize];
     [
         "Offset of field: otr_collective_api::id",
-    ][::core::mem::offset_of!(otr_collective_api, id) - 8usize];
+    ][::core::mem::offset_of!(otr_collective_api, id) - 32usize];
     [
         "Offset of field: otr_collective_api::create",
-    ][::core::mem::offset_of!(otr_collective_api, create) - 16usize];
+    ][::core::mem::offset_of!(otr_collective_api, create) - 40usize];
     [
         "Offset of field: otr_collective_api::destroy",
-    ][::core::mem::offset_of!(otr_collective_api, destroy) - 24usize];
+    ][::core::mem::offset_of!(otr_collective_api, destroy) - 48usize];
     [
         "Offset of field: otr_collective_api::abort",
-    ][::core::mem::offset_of!(otr_collective_api, abort) - 32usize];
+    ][::core::mem::offset_of!(otr_collective_api, abort) - 56usize];
     [
         "Offset of field: otr_collective_api::query",
-    ][::core::mem::offset_of!(otr_collective_api, query) - 40usize];
+    ][::core::mem::offset_of!(otr_collective_api, query) - 64usize];
     [
         "Offset of field: otr_collective_api::all_reduce",
-    ][::core::mem::offset_of!(otr_collective_api, all_reduce) - 48usize];
+    ][::core::mem::offset_of!(otr_collective_api, all_reduce) - 72usize];
     [
         "Offset of field: otr_collective_api::reduce",
-    ][::core::mem::offset_of!(otr_collective_api, reduce) - 56usize];
+    ][::core::mem::offset_of!(otr_collective_api, reduce) - 80usize];
     [
         "Offset of field: otr_collective_api::reduce_scatter",
-    ][::core::mem::offset_of!(otr_collective_api, reduce_scatter) - 64usize];
+    ][::core::mem::offset_of!(otr_collective_api, reduce_scatter) - 88usize];
     [
         "Offset of field: otr_collective_api::broadcast",
-    ][::core::mem::offset_of!(otr_collective_api, broadcast) - 72usize];
+    ][::core::mem::offset_of!(otr_collective_api, broadcast) - 96usize];
     [
         "Offset of field: otr_collective_api::all_gather",
-    ][::core::mem::offset_of!(otr_collective_api, all_gather) - 80usize];
+    ][::core::mem::offset_of!(otr_collective_api, all_gather) - 104usize];
     [
         "Offset of field: otr_collective_api::exchange",
-    ][::core::mem::offset_of!(otr_collective_api, exchange) - 88usize];
+    ][::core::mem::offset_of!(otr_collective_api, exchange) - 112usize];
 };
 pub type otr_collective_api_t = otr_collective_api;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_native_queue_api {
-    pub struct_size: usize,
+    pub ext: otr_ext_t,
+    pub major: u32,
+    pub minor: u32,
     pub handle: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut otr_queue_t, native: *mut u64) -> otr_code_t,
     >,
@@ -1523,19 +1539,25 @@ pub struct otr_native_queue_api {
 const _: () = {
     [
         "Size of otr_native_queue_api",
-    ][::core::mem::size_of::<otr_native_queue_api>() - 24usize];
+    ][::core::mem::size_of::<otr_native_queue_api>() - 48usize];
     [
         "Alignment of otr_native_queue_api",
     ][::core::mem::align_of::<otr_native_queue_api>() - 8usize];
     [
-        "Offset of field: otr_native_queue_api::struct_size",
-    ][::core::mem::offset_of!(otr_native_queue_api, struct_size) - 0usize];
+        "Offset of field: otr_native_queue_api::ext",
+    ][::core::mem::offset_of!(otr_native_queue_api, ext) - 0usize];
+    [
+        "Offset of field: otr_native_queue_api::major",
+    ][::core::mem::offset_of!(otr_native_queue_api, major) - 24usize];
+    [
+        "Offset of field: otr_native_queue_api::minor",
+    ][::core::mem::offset_of!(otr_native_queue_api, minor) - 28usize];
     [
         "Offset of field: otr_native_queue_api::handle",
-    ][::core::mem::offset_of!(otr_native_queue_api, handle) - 8usize];
+    ][::core::mem::offset_of!(otr_native_queue_api, handle) - 32usize];
     [
         "Offset of field: otr_native_queue_api::adopt",
-    ][::core::mem::offset_of!(otr_native_queue_api, adopt) - 16usize];
+    ][::core::mem::offset_of!(otr_native_queue_api, adopt) - 40usize];
 };
 pub type otr_native_queue_api_t = otr_native_queue_api;
 #[repr(C)]
@@ -1680,12 +1702,10 @@ pub struct otr_driver_api {
     pub operators: *const otr_operator_api_t,
     pub graph: *const otr_graph_api_t,
     pub ipc: *const otr_ipc_api_t,
-    pub collectives: *const otr_collective_api_t,
-    pub native_queue: *const otr_native_queue_api_t,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 304usize];
+    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 288usize];
     ["Alignment of otr_driver_api"][::core::mem::align_of::<otr_driver_api>() - 8usize];
     [
         "Offset of field: otr_driver_api::struct_size",
@@ -1798,12 +1818,6 @@ const _: () = {
     [
         "Offset of field: otr_driver_api::ipc",
     ][::core::mem::offset_of!(otr_driver_api, ipc) - 280usize];
-    [
-        "Offset of field: otr_driver_api::collectives",
-    ][::core::mem::offset_of!(otr_driver_api, collectives) - 288usize];
-    [
-        "Offset of field: otr_driver_api::native_queue",
-    ][::core::mem::offset_of!(otr_driver_api, native_queue) - 296usize];
 };
 pub type otr_driver_api_t = otr_driver_api;
 pub type otr_driver_get_api_fn = ::core::option::Option<

@@ -72,6 +72,11 @@ pub struct Collectives<'a> {
     group: &'a sys::otr_collective_api,
 }
 
+// SAFETY: R8: every function may be called from any thread. The table is a copy that is never written.
+unsafe impl Send for Collectives<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Collectives<'_> {}
+
 impl Collectives<'_> {
     /// The most bytes of an id.
     pub const LARGEST_ID: u64 = 8192;

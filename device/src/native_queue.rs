@@ -18,7 +18,7 @@ impl Driver {
             Error::new(
                 Code::UNSUPPORTED,
                 format!(
-                    "the driver {} shares its queues with no other library: it has no group `native_queue`",
+                    "the driver {} shares its queues with no other library: it has no table `native_queue`",
                     self.name()
                 ),
             )

@@ -115,6 +115,10 @@ impl RawDriver {
                 "its `open` answered OTR_OK but returned no driver (NULL)",
             ));
         };
+        // Here and not where tables are read: layers read them again.
+        for text in &table.passed_over {
+            tracing::warn!(target: "outrigger::device", driver = table.name, "{text}");
+        }
         Ok(Self {
             table,
             handle,
@@ -214,5 +218,64 @@ impl fmt::Debug for RawDriver {
             .field("name", &self.table.name)
             .field("handle", &self.handle)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
+    use super::RawDriver;
+    use crate::table::Table;
+    use crate::{find_record, host, sys};
+
+    /// A listener that counts warnings.
+    struct Warnings(Arc<AtomicU32>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "outrigger::device" && *metadata.level() == Level::WARN
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_table_of_another_major_is_told_of_once() {
+        let count = Arc::new(AtomicU32::new(0));
+        tracing::subscriber::with_default(Warnings(Arc::clone(&count)), || {
+            // SAFETY: the host driver has this table, which lives as long as the process.
+            let mut native: sys::otr_native_queue_api = unsafe {
+                let record = find_record(host::api("").next, sys::OTR_EXT_NATIVE_QUEUE).unwrap();
+                record.unwrap().cast().read()
+            };
+            native.major += 1;
+            let api = sys::otr_driver_api {
+                next: &raw const native.ext,
+                ..*host::api("")
+            };
+            // SAFETY: the table of the host driver, with a chain of its own; both outlive the drivers.
+            unsafe {
+                let below = RawDriver::open(Table::read(&api).unwrap(), None, None).unwrap();
+                let handle = NonNull::new(below.handle()).unwrap();
+                let above = RawDriver::from_parts(&api, handle, None).unwrap();
+                assert!(above.native_queue().is_none());
+                above.set_closed();
+            }
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 }

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, offset_of};
 
+use crate::chain::find_record;
 use crate::{Code, Error, Result, sys};
 
 /// A driver's table, copied: what lies behind a smaller `struct_size` is NULL in the copy.
@@ -22,8 +23,11 @@ pub(crate) struct Table {
     pub(crate) operators: Option<sys::otr_operator_api>,
     pub(crate) graph: Option<sys::otr_graph_api>,
     pub(crate) ipc: Option<sys::otr_ipc_api>,
+    /// The tables of the chain, likewise; one of another major version is none.
     pub(crate) collectives: Option<sys::otr_collective_api>,
     pub(crate) native_queue: Option<sys::otr_native_queue_api>,
+    /// Tables of the chain that are of another major version, each as a sentence for the log.
+    pub(crate) passed_over: Vec<String>,
     pub(crate) name: String,
     pub(crate) vendor: String,
     pub(crate) version: String,
@@ -80,7 +84,8 @@ impl Table {
     /// `VERSION` for another major number.
     ///
     /// # Safety
-    /// `table` is NULL or points to a table of at least its own `struct_size` bytes, as do its groups.
+    /// `table` is NULL or points to a table of at least its own `struct_size` bytes, as do its groups and the records
+    /// of its chain.
     pub(crate) unsafe fn read(table: *const sys::otr_driver_api) -> Result<Self> {
         if table.is_null() {
             return Err(refuse(
@@ -113,8 +118,9 @@ impl Table {
             event_create event_destroy event_record event_query event_synchronize
             copy fill host_call);
         check_entries("table", size, MANDATORY_SIZE, entries)?;
-        // SAFETY: each group is NULL or as large as its `struct_size` says (R1).
+        // SAFETY: each group is NULL or as large as its `struct_size` says (R1), as are the records of the chain.
         unsafe {
+            let mut passed_over = Vec::new();
             Ok(Self {
                 memory_info: group(api.memory_info, "memory_info", |g, size| {
                     let all = entries!(g, sys::otr_memory_info_api: info);
@@ -172,17 +178,26 @@ impl Table {
                         g.physical_import.is_some(),
                     )
                 })?,
-                collectives: group(api.collectives, "collectives", |g, size| {
-                    let all = entries!(g, sys::otr_collective_api:
+                collectives: chained(
+                    &api,
+                    &mut passed_over,
+                    |g: &sys::otr_collective_api, size| {
+                        let all = entries!(g, sys::otr_collective_api:
                         id create destroy abort query
                         all_reduce reduce reduce_scatter broadcast all_gather);
-                    let needed = offset_of!(sys::otr_collective_api, exchange);
-                    check_entries("group collectives", size, needed, all)
-                })?,
-                native_queue: group(api.native_queue, "native_queue", |g, size| {
-                    let all = entries!(g, sys::otr_native_queue_api: handle adopt);
-                    check_entries("group native_queue", size, size_of_val(g), all)
-                })?,
+                        let needed = offset_of!(sys::otr_collective_api, exchange);
+                        check_entries("chained table collectives", size, needed, all)
+                    },
+                )?,
+                native_queue: chained(
+                    &api,
+                    &mut passed_over,
+                    |g: &sys::otr_native_queue_api, size| {
+                        let all = entries!(g, sys::otr_native_queue_api: handle adopt);
+                        check_entries("chained table native_queue", size, size_of_val(g), all)
+                    },
+                )?,
+                passed_over,
                 name: text(api.name, "name")?,
                 vendor: text(api.vendor, "vendor")?,
                 version: text(api.version, "version")?,
@@ -245,7 +260,49 @@ macro_rules! sized {
 sized! {
     otr_driver_api otr_memory_info_api otr_pinned_memory_api otr_peer_api otr_timing_api
     otr_kernel_api otr_operator_api otr_graph_api otr_virtual_memory_api otr_ipc_api
-    otr_collective_api otr_native_queue_api
+}
+
+/// A table of the chain, which has a version of its own.
+///
+/// # Safety
+/// As [`Sized0`], and a record of the type `TYPE` is such a struct.
+unsafe trait Chained: Sized0 {
+    const TYPE: u32;
+    const NAME: &'static str;
+    const VERSION: (u32, u32);
+    /// The bytes up to the first entry.
+    const HEAD: usize;
+    fn version(&self) -> (u32, u32);
+}
+
+macro_rules! chained {
+    ($($name:ident $first:ident: $type:ident $text:literal $major:ident $minor:ident;)*) => {
+        $(
+            // SAFETY: generated from a C struct that starts with its record, and that with struct_size; its other
+            // fields are integers and optional functions, for all of which zero is valid.
+            unsafe impl Sized0 for sys::$name {
+                fn set_size(&mut self, size: usize) {
+                    self.ext.struct_size = size;
+                }
+            }
+            // SAFETY: as above; the header gives the type to this struct.
+            unsafe impl Chained for sys::$name {
+                const TYPE: u32 = sys::$type;
+                const NAME: &'static str = $text;
+                const VERSION: (u32, u32) = (sys::$major, sys::$minor);
+                const HEAD: usize = offset_of!(sys::$name, $first);
+                fn version(&self) -> (u32, u32) {
+                    (self.major, self.minor)
+                }
+            }
+            const _: () = assert!(offset_of!(sys::$name, ext) == 0);
+        )*
+    };
+}
+
+chained! {
+    otr_collective_api id: OTR_EXT_COLLECTIVES "collectives" OTR_COLLECTIVES_MAJOR OTR_COLLECTIVES_MINOR;
+    otr_native_queue_api handle: OTR_EXT_NATIVE_QUEUE "native_queue" OTR_NATIVE_QUEUE_MAJOR OTR_NATIVE_QUEUE_MINOR;
 }
 
 /// Copies what a table holds within its own size; the rest is zero. `struct_size` keeps what the
@@ -296,6 +353,43 @@ unsafe fn group<T: Sized0>(
     Ok(Some(copy))
 }
 
+/// Copies and checks a table of the chain. One of another major version is as none, and is passed over.
+///
+/// # Safety
+/// The records of the chain are as large as they say.
+unsafe fn chained<T: Chained>(
+    api: &sys::otr_driver_api,
+    passed_over: &mut Vec<String>,
+    check: impl FnOnce(&T, usize) -> Result<()>,
+) -> Result<Option<T>> {
+    // SAFETY: this function's contract.
+    let Some(record) = unsafe { find_record(api.next, T::TYPE) }.map_err(refuse)? else {
+        return Ok(None);
+    };
+    // SAFETY: aligned as every record is, and as large as it says.
+    let copy = unsafe { copy_prefix(record.as_ptr().cast_const().cast::<T>()) };
+    // SAFETY: a record that was found is readable as far as its head.
+    let size = unsafe { record.read() }.struct_size;
+    if size < T::HEAD {
+        return Err(refuse(format!(
+            "its chained table {} has {size} bytes and ends within its version; the first entry lies behind {}",
+            T::NAME,
+            T::HEAD
+        )));
+    }
+    let (theirs, ours) = (copy.version(), T::VERSION);
+    if theirs.0 != ours.0 {
+        passed_over.push(format!(
+            "the table {} is of version {}.{} and is not used: this Outrigger knows {}.{}, and the major numbers must be \
+             equal",
+            T::NAME, theirs.0, theirs.1, ours.0, ours.1
+        ));
+        return Ok(None);
+    }
+    check(&copy, size)?;
+    Ok(Some(copy))
+}
+
 fn check_entries(
     what: &str,
     size: usize,
@@ -325,10 +419,12 @@ fn check_entries(
     if null.is_empty() {
         return Ok(());
     }
-    let advice = if what == "table" {
-        "all mandatory entries must be set"
-    } else {
-        "set them, or make the whole group NULL if it is not supported"
+    let advice = match what {
+        "table" => "all mandatory entries must be set",
+        _ if what.starts_with("group") => {
+            "set them, or make the whole group NULL if it is not supported"
+        }
+        _ => "set them, or take the whole table out of the chain if it is not supported",
     };
     Err(refuse(format!(
         "its {what} has NULL for {}: {advice}",
@@ -449,6 +545,93 @@ mod tests {
         assert!(text.contains("`event_export`"), "{text}");
         ipc.event_import = None;
         assert!(with(|api| api.ipc = &ipc).unwrap().ipc.is_some());
+    }
+
+    /// An unknown record.
+    fn unknown(next: *const sys::otr_ext) -> sys::otr_ext {
+        sys::otr_ext {
+            struct_size: size_of::<sys::otr_ext>(),
+            type_: 0x8000_0001,
+            reserved: 0,
+            next,
+        }
+    }
+
+    /// A table of the host driver's chain.
+    fn chained<T: super::Chained>() -> T {
+        // SAFETY: the host driver has both tables, which live as long as the process.
+        unsafe {
+            let record = crate::find_record(host::api("").next, T::TYPE).unwrap();
+            record.unwrap().cast::<T>().read()
+        }
+    }
+
+    #[test]
+    fn tables_are_found_between_records_of_unknown_type() {
+        let last = unknown(std::ptr::null());
+        let mut collectives: sys::otr_collective_api = chained();
+        collectives.ext.next = &last;
+        let middle = unknown(&collectives.ext);
+        let mut native: sys::otr_native_queue_api = chained();
+        native.ext.next = &middle;
+        let first = unknown(&native.ext);
+        let table = with(|api| api.next = &first).unwrap();
+        assert!(table.collectives.is_some() && table.native_queue.is_some());
+        let table = with(|api| api.next = &last).unwrap();
+        assert!(table.collectives.is_none() && table.native_queue.is_none());
+        let table = with(|api| api.next = std::ptr::null()).unwrap();
+        assert!(table.collectives.is_none() && table.native_queue.is_none());
+    }
+
+    #[test]
+    fn a_table_of_another_major_is_absent_and_nothing_else_is() {
+        let collectives: sys::otr_collective_api = chained();
+        let mut native: sys::otr_native_queue_api = chained();
+        native.ext.next = &raw const collectives.ext;
+        for (major, minor, there) in [(2, 0, false), (0, 9, false), (1, 0, true), (1, 999, true)] {
+            (native.major, native.minor) = (major, minor);
+            // Of a table of another major, not even the size can be judged.
+            native.ext.struct_size = if there { size_of_val(&native) } else { 32 };
+            let table = with(|api| api.next = &raw const native.ext).unwrap();
+            assert_eq!(table.native_queue.is_some(), there, "{major}.{minor}");
+            let told: Vec<_> = table.passed_over.iter().map(String::as_str).collect();
+            let text = format!("native_queue is of version {major}.{minor} ");
+            assert_eq!(told.len(), usize::from(!there));
+            assert!(told.iter().all(|told| told.contains(&text)), "{told:?}");
+            assert!(table.collectives.is_some() && table.kernel.is_some());
+        }
+    }
+
+    #[test]
+    fn a_shorter_table_lacks_what_lies_behind_its_end() {
+        let mut collectives: sys::otr_collective_api = chained();
+        assert!(collectives.exchange.is_some());
+        collectives.ext.struct_size = offset_of!(sys::otr_collective_api, exchange);
+        let table = with(|api| api.next = &raw const collectives.ext).unwrap();
+        assert!(table.collectives.unwrap().exchange.is_none());
+        collectives.ext.struct_size = offset_of!(sys::otr_collective_api, all_gather);
+        let text = message(|api| api.next = &raw const collectives.ext);
+        assert!(
+            text.contains("chained table collectives") && text.contains("`all_gather`"),
+            "{text}"
+        );
+        collectives.ext.struct_size = size_of::<sys::otr_ext>();
+        let text = message(|api| api.next = &raw const collectives.ext);
+        assert!(
+            text.contains("24 bytes and ends within its version"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_table_with_a_hole_is_named() {
+        let mut native: sys::otr_native_queue_api = chained();
+        native.adopt = None;
+        let text = message(|api| api.next = &raw const native.ext);
+        assert!(
+            text.contains("`adopt`") && text.contains("out of the chain"),
+            "{text}"
+        );
     }
 
     #[test]

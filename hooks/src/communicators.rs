@@ -25,7 +25,7 @@ impl Device {
     fn collectives(&self) -> Result<Collectives<'_>> {
         self.driver().collectives().ok_or_else(|| {
             let text = format!(
-                "device {} has no communicators: its driver {} has no group `collectives`",
+                "device {} has no communicators: its driver {} has no table `collectives`",
                 self.index(),
                 self.driver().name()
             );

@@ -3,9 +3,9 @@
  * outrigger/driver.h: the driver contract, version 1.0. What a vendor implements, and all of it.
  *
  * A driver is a shared library that exports one symbol, `otr_driver_get_api`. It returns a table of
- * functions. Twenty are mandatory; the groups behind them are optional, and a NULL group (or a NULL
- * entry that is marked optional) means "not supported": Outrigger supplies the feature above the
- * driver or reports it as absent.
+ * functions. Twenty are mandatory; the groups behind them and the tables of its chain are optional. A NULL
+ * group, a table that is not in the chain, and a NULL entry that is marked optional mean "not
+ * supported": Outrigger supplies the feature above the driver or reports it as absent.
  *
  * THE RULES
  *
@@ -14,7 +14,10 @@
  *       compiled with. A reader uses only what lies within it. Structs grow at their end only.
  *   R2  A difference in the major number is refused, with both numbers in the message. A driver
  *       accepts any host minor, and a host any driver minor.
- *   R3  `next` chains hold `otr_ext_t` records. A record of unknown type is skipped, not refused.
+ *   R3  `next` chains hold `otr_ext_t` records, the last with NULL for the next. A record of unknown type
+ *       is skipped, not refused; of several of one type the first counts. Records in the chain of
+ *       otr_driver_api_t are tables with a version of their own. A host that knows another major of
+ *       one goes on as if it were not there, and says so in its log; R2 holds for the minors.
  * Errors
  *   R4  Every function returns a code, which says whether the call has done what it is for. On failure
  *       it has changed nothing and written no output. What became of submitted work is another
@@ -180,7 +183,7 @@
  *   R47 The workspace of a launch is `workspace_bytes` bytes of memory of the device, aligned as in
  *       R14. It belongs to the launch alone until the launch has finished, and has no initial value.
  *       If none was asked for, its address is 0. `release` comes after the last launch has finished.
- * Communicators (the optional group `collectives`)
+ * Communicators (the optional table `collectives`)
  *   R48 A communicator joins ranks, numbered from 0, which live in any processes and have a device each.
  *       `id` makes plain bytes, and the host takes them to all ranks. They are good for one communicator,
  *       as long as the driver that made them is open. `create` is the one call that waits for other ranks,
@@ -219,7 +222,7 @@
  *       `destroy` comes after the last command of the rank has finished, or after `abort`, and does not
  *       wait for other ranks. Where a queue records (R31), a driver keeps these calls, or refuses them
  *       with OTR_ERR_UNSUPPORTED.
- * Queues that other libraries use too (the optional group `native_queue`)
+ * Queues that other libraries use too (the optional table `native_queue`)
  *   R55 `handle` gives what the vendor's own interface calls a queue (a cl_command_queue, a CUstream); the
  *       driver's documentation says which. It stays the same, and is good until the queue is destroyed. All
  *       that was submitted to the queue is in the native one when the call returns, which may wait for that.
@@ -484,6 +487,8 @@ typedef struct otr_ipc_api {
                                 otr_physical_t**);
 } otr_ipc_api_t;
 
+/* ---- Optional tables, in the chain of otr_driver_api_t (R3) ----------------------------------- */
+
 /* How a rank joins a communicator. */
 typedef struct otr_comm_params {
   size_t struct_size;
@@ -504,9 +509,14 @@ typedef struct otr_exchange {
   uint32_t reserved; /* 0 */
 } otr_exchange_t;
 
+#define OTR_COLLECTIVES_MAJOR 1
+#define OTR_COLLECTIVES_MINOR 0
+
 /* Work that devices of one or many processes do together (R48 to R54). */
 typedef struct otr_collective_api {
-  size_t struct_size;
+  otr_ext_t ext;  /* of type OTR_EXT_COLLECTIVES; its size is that of the table */
+  uint32_t major; /* OTR_COLLECTIVES_MAJOR that the driver was compiled with */
+  uint32_t minor;
   /* `*size` is what `bytes` has room for, and becomes what there is; with NULL that alone is told, and
    * too little room is OTR_ERR_INVALID_ARGUMENT. At most 8192. */
   otr_code_t (*id)(otr_driver_t*, void* bytes, uint64_t* size);
@@ -535,9 +545,14 @@ typedef struct otr_collective_api {
   otr_code_t (*exchange)(otr_queue_t*, otr_drv_comm_t*, const otr_exchange_t*);
 } otr_collective_api_t;
 
+#define OTR_NATIVE_QUEUE_MAJOR 1
+#define OTR_NATIVE_QUEUE_MINOR 0
+
 /* Queues that other libraries use too (R55, R56). */
 typedef struct otr_native_queue_api {
-  size_t struct_size;
+  otr_ext_t ext;  /* of type OTR_EXT_NATIVE_QUEUE; its size is that of the table */
+  uint32_t major; /* OTR_NATIVE_QUEUE_MAJOR that the driver was compiled with */
+  uint32_t minor;
   otr_code_t (*handle)(otr_queue_t*, uint64_t* native);
   otr_code_t (*adopt)(otr_driver_t*, uint32_t device, uint64_t native, otr_queue_t**);
 } otr_native_queue_api_t;
@@ -545,7 +560,7 @@ typedef struct otr_native_queue_api {
 /* ---- The table ----------------------------------------------------------------------------- */
 typedef struct otr_driver_api {
   size_t struct_size;
-  const otr_ext_t* next;
+  const otr_ext_t* next; /* optional tables */
   uint32_t api_major; /* OTR_DRIVER_API_MAJOR that the driver was compiled with */
   uint32_t api_minor;
   const char* name;    /* short, lower case: "host", "acme" */
@@ -606,8 +621,6 @@ typedef struct otr_driver_api {
   const otr_operator_api_t* operators;
   const otr_graph_api_t* graph;
   const otr_ipc_api_t* ipc;
-  const otr_collective_api_t* collectives;
-  const otr_native_queue_api_t* native_queue;
 } otr_driver_api_t;
 
 /* The one exported symbol. The table lives as long as the library is loaded. Called at least once

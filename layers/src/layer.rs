@@ -111,7 +111,7 @@ macro_rules! layer {
         /// it is answered with `INVALID_HANDLE`. In any other place it is passed on unchanged.
         #[allow(clippy::too_many_arguments, reason = "the arguments are those of the contract")]
         pub trait Layer: Send + Sync + 'static {
-            /// Whether the host gets a group, by its name in the table (`graph`), or an optional entry
+            /// Whether the host gets a group or a chained table, by its name (`graph`, `collectives`), or an optional entry
             /// (`queue_flush`, `graph.update`, `pinned_memory.pin`), which the driver below has or has not. Asked once.
             fn offers(&self, what: &str, below: bool) -> bool {
                 let _ = what;

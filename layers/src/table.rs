@@ -143,8 +143,9 @@ unsafe impl Send for LayerTable {}
 unsafe impl Sync for LayerTable {}
 
 impl LayerTable {
-    /// A table with the groups and optional entries of `below`, but where `offers` says otherwise. It has the
-    /// strings of `below`, which has to live as long.
+    /// A table with the groups, chained tables and optional entries of `below`, but where `offers` says otherwise. It has
+    /// the strings of `below`, which has to live as long. Records that this library does not know are left out: their
+    /// functions would be given handles of the layer.
     pub fn over(below: &RawDriver, offers: impl Fn(&str, bool) -> bool, open: OpenFn) -> Self {
         let has = |entry: bool, name: &str| offers(name, entry);
         let pinned = below.pinned_memory();
@@ -250,7 +251,9 @@ impl LayerTable {
                 .then_some(thunks::ipc_physical_import),
             },
             collectives: sys::otr_collective_api {
-                struct_size: size_of::<sys::otr_collective_api>(),
+                ext: record::<sys::otr_collective_api>(sys::OTR_EXT_COLLECTIVES),
+                major: sys::OTR_COLLECTIVES_MAJOR,
+                minor: sys::OTR_COLLECTIVES_MINOR,
                 id: Some(thunks::comm_id),
                 create: Some(thunks::comm_create),
                 destroy: Some(thunks::comm_destroy),
@@ -268,7 +271,9 @@ impl LayerTable {
                 .then_some(thunks::comm_exchange),
             },
             native_queue: sys::otr_native_queue_api {
-                struct_size: size_of::<sys::otr_native_queue_api>(),
+                ext: record::<sys::otr_native_queue_api>(sys::OTR_EXT_NATIVE_QUEUE),
+                major: sys::OTR_NATIVE_QUEUE_MAJOR,
+                minor: sys::OTR_NATIVE_QUEUE_MINOR,
                 handle: Some(thunks::native_handle),
                 adopt: Some(thunks::native_adopt),
             },
@@ -281,9 +286,17 @@ impl LayerTable {
             };
         }
         groups! {
-            memory_info virtual_memory pinned_memory peer timing kernel operators graph
-            ipc collectives native_queue
+            memory_info virtual_memory pinned_memory peer timing kernel operators graph ipc
         }
+        macro_rules! tables {
+            ($($name:ident)*) => {
+                $(if has(below.$name().is_some(), stringify!($name)) {
+                    groups.$name.ext.next = groups.api.next;
+                    groups.api.next = &raw const groups.$name.ext;
+                })*
+            };
+        }
+        tables! { collectives native_queue }
         if !has(below.api().queue_flush.is_some(), "queue_flush") {
             groups.api.queue_flush = None;
         }
@@ -307,7 +320,7 @@ fn core(below: &RawDriver, open: OpenFn) -> sys::otr_driver_api {
     let api = below.api();
     sys::otr_driver_api {
         struct_size: size_of::<sys::otr_driver_api>(),
-        next: api.next,
+        next: std::ptr::null(),
         api_major: sys::OTR_DRIVER_API_MAJOR,
         api_minor: sys::OTR_DRIVER_API_MINOR,
         name: api.name,
@@ -343,7 +356,15 @@ fn core(below: &RawDriver, open: OpenFn) -> sys::otr_driver_api {
         operators: std::ptr::null(),
         graph: std::ptr::null(),
         ipc: std::ptr::null(),
-        collectives: std::ptr::null(),
-        native_queue: std::ptr::null(),
+    }
+}
+
+/// The head of a table of the chain, which is put in front of the others.
+fn record<T>(type_: u32) -> sys::otr_ext {
+    sys::otr_ext {
+        struct_size: size_of::<T>(),
+        type_,
+        reserved: 0,
+        next: std::ptr::null(),
     }
 }

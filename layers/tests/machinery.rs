@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outrigger_device::{Code, CopyKind, Driver, NO_OUTCOME, sys};
+use outrigger_device::{Code, CopyKind, Driver, NO_OUTCOME, RawDriver, find_record, sys};
 use outrigger_layers::{Layer, Next, fail, layered};
 
 fn host(options: &str) -> Driver {
@@ -234,4 +234,51 @@ fn a_layer_is_put_over_a_driver_that_nobody_uses_yet() {
     let error = layered(driver, Nothing).unwrap_err();
     assert_eq!(error.code(), Code::BUSY);
     work(&layered(clone, Nothing).unwrap());
+}
+
+#[test]
+fn chained_tables_are_wrapped_and_unknown_records_left_out() {
+    let below = host("").into_raw().unwrap();
+    let handle = std::ptr::NonNull::new(below.handle()).unwrap();
+    let unknown = sys::otr_ext {
+        struct_size: size_of::<sys::otr_ext>(),
+        type_: 0x8000_0001,
+        reserved: 0,
+        next: below.api().next,
+    };
+    let api = sys::otr_driver_api {
+        next: &raw const unknown,
+        ..*below.api()
+    };
+    below.set_closed();
+    // SAFETY: the table of the host driver, which outlives what is made of it here, and its handle, which nobody else
+    // closes any more.
+    let driver = unsafe { RawDriver::from_parts(&api, handle, None) }.unwrap();
+    let driver = layered(Driver::from_raw(driver).unwrap(), Nothing).unwrap();
+    let (table, _) = driver.raw();
+    let record = |type_| {
+        // SAFETY: the table of a layer, whose chain is whole.
+        unsafe { find_record(table.next, type_) }.unwrap()
+    };
+    assert_eq!(record(unknown.type_), None);
+    assert!(
+        record(sys::OTR_EXT_COLLECTIVES).is_some() && record(sys::OTR_EXT_NATIVE_QUEUE).is_some()
+    );
+    let queue = driver.queue_create(0, 0).unwrap();
+    let native = queue.native().unwrap();
+    // SAFETY: a queue of this driver, which lives as long.
+    let adopted = unsafe { driver.queue_adopt(0, native) }.unwrap();
+    assert_eq!(adopted.native().unwrap(), native);
+}
+
+#[test]
+fn a_chained_table_that_a_layer_hides_is_not_in_the_chain() {
+    struct Alone;
+    impl Layer for Alone {
+        fn offers(&self, what: &str, below: bool) -> bool {
+            below && what != "collectives"
+        }
+    }
+    let driver = layered(host(""), Alone).unwrap();
+    assert!(driver.collectives().is_none() && driver.shares_native_queues());
 }

@@ -97,7 +97,7 @@ const fn table(graphs: bool, operators: bool, virtual_memory: bool) -> sys::otr_
 
 const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     struct_size: size_of::<sys::otr_driver_api>(),
-    next: std::ptr::null(),
+    next: &raw const COLLECTIVES.0.ext,
     api_major: sys::OTR_DRIVER_API_MAJOR,
     api_minor: sys::OTR_DRIVER_API_MINOR,
     name: c"host".as_ptr(),
@@ -133,8 +133,6 @@ const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     operators: std::ptr::null(),
     graph: std::ptr::null(),
     ipc: &raw const IPC,
-    collectives: &raw const COLLECTIVES,
-    native_queue: &raw const NATIVE_QUEUE,
 };
 
 static MEMORY_INFO: sys::otr_memory_info_api = sys::otr_memory_info_api {
@@ -175,8 +173,15 @@ const fn ipc_table(objects: bool) -> sys::otr_ipc_api {
     table
 }
 
-static COLLECTIVES: sys::otr_collective_api = sys::otr_collective_api {
-    struct_size: size_of::<sys::otr_collective_api>(),
+static COLLECTIVES: Shared<sys::otr_collective_api> = Shared(sys::otr_collective_api {
+    ext: sys::otr_ext {
+        struct_size: size_of::<sys::otr_collective_api>(),
+        type_: sys::OTR_EXT_COLLECTIVES,
+        reserved: 0,
+        next: &raw const NATIVE_QUEUE.0.ext,
+    },
+    major: sys::OTR_COLLECTIVES_MAJOR,
+    minor: sys::OTR_COLLECTIVES_MINOR,
     id: Some(collectives::id),
     create: Some(collectives::create),
     destroy: Some(collectives::destroy),
@@ -188,13 +193,20 @@ static COLLECTIVES: sys::otr_collective_api = sys::otr_collective_api {
     broadcast: Some(collectives::broadcast),
     all_gather: Some(collectives::all_gather),
     exchange: Some(collectives::exchange),
-};
+});
 
-static NATIVE_QUEUE: sys::otr_native_queue_api = sys::otr_native_queue_api {
-    struct_size: size_of::<sys::otr_native_queue_api>(),
+static NATIVE_QUEUE: Shared<sys::otr_native_queue_api> = Shared(sys::otr_native_queue_api {
+    ext: sys::otr_ext {
+        struct_size: size_of::<sys::otr_native_queue_api>(),
+        type_: sys::OTR_EXT_NATIVE_QUEUE,
+        reserved: 0,
+        next: std::ptr::null(),
+    },
+    major: sys::OTR_NATIVE_QUEUE_MAJOR,
+    minor: sys::OTR_NATIVE_QUEUE_MINOR,
     handle: Some(submit::native_handle),
     adopt: Some(submit::native_adopt),
-};
+});
 
 static PINNED_MEMORY: sys::otr_pinned_memory_api = sys::otr_pinned_memory_api {
     struct_size: size_of::<sys::otr_pinned_memory_api>(),

@@ -145,15 +145,22 @@ static GRAPH: c::otr_graph_api = c::otr_graph_api {
     update_part: Some(graph_update_part),
 };
 
-static NATIVE_QUEUE: c::otr_native_queue_api = c::otr_native_queue_api {
-    struct_size: size_of::<c::otr_native_queue_api>(),
+static NATIVE_QUEUE: Static<c::otr_native_queue_api> = Static(c::otr_native_queue_api {
+    ext: c::otr_ext {
+        struct_size: size_of::<c::otr_native_queue_api>(),
+        type_: c::OTR_EXT_NATIVE_QUEUE,
+        reserved: 0,
+        next: std::ptr::null(),
+    },
+    major: c::OTR_NATIVE_QUEUE_MAJOR,
+    minor: c::OTR_NATIVE_QUEUE_MINOR,
     handle: Some(native_handle),
     adopt: Some(native_adopt),
-};
+});
 
 static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     struct_size: size_of::<c::otr_driver_api>(),
-    next: std::ptr::null(),
+    next: &raw const NATIVE_QUEUE.0.ext,
     api_major: c::OTR_DRIVER_API_MAJOR,
     api_minor: c::OTR_DRIVER_API_MINOR,
     name: c"cuda".as_ptr(),
@@ -190,8 +197,6 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     operators: &OPERATORS,
     graph: &GRAPH,
     ipc: std::ptr::null(),
-    collectives: std::ptr::null(),
-    native_queue: &NATIVE_QUEUE,
 });
 
 /// The symbol that `driver.h` asks for.

@@ -93,15 +93,22 @@ static KERNEL: c::otr_kernel_api = c::otr_kernel_api {
     module_binary: Some(module_binary),
 };
 
-static NATIVE_QUEUE: c::otr_native_queue_api = c::otr_native_queue_api {
-    struct_size: size_of::<c::otr_native_queue_api>(),
+static NATIVE_QUEUE: Static<c::otr_native_queue_api> = Static(c::otr_native_queue_api {
+    ext: c::otr_ext {
+        struct_size: size_of::<c::otr_native_queue_api>(),
+        type_: c::OTR_EXT_NATIVE_QUEUE,
+        reserved: 0,
+        next: std::ptr::null(),
+    },
+    major: c::OTR_NATIVE_QUEUE_MAJOR,
+    minor: c::OTR_NATIVE_QUEUE_MINOR,
     handle: Some(native_handle),
     adopt: Some(native_adopt),
-};
+});
 
 static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     struct_size: size_of::<c::otr_driver_api>(),
-    next: std::ptr::null(),
+    next: &raw const NATIVE_QUEUE.0.ext,
     api_major: c::OTR_DRIVER_API_MAJOR,
     api_minor: c::OTR_DRIVER_API_MINOR,
     name: c"opencl".as_ptr(),
@@ -138,8 +145,6 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     // Command buffers of OpenCL were not cheaper than enqueueing their commands, which Outrigger does itself.
     graph: std::ptr::null(),
     ipc: std::ptr::null(),
-    collectives: std::ptr::null(),
-    native_queue: &NATIVE_QUEUE,
 });
 
 /// The symbol that `driver.h` asks for.

@@ -332,7 +332,5 @@ fn api(version: &'static CStr) -> sys::otr_driver_api {
         operators: std::ptr::null(),
         graph: std::ptr::null(),
         ipc: std::ptr::null(),
-        collectives: std::ptr::null(),
-        native_queue: std::ptr::null(),
     }
 }

@@ -204,8 +204,16 @@ impl Recording {
                 copy: Some(entries.peer_copy),
                 ..*group
             }),
+            // In front of the driver's own records: the first of a type counts (R3).
             native_queue: raw.native_queue().map(|_| sys::otr_native_queue_api {
-                struct_size: size_of::<sys::otr_native_queue_api>(),
+                ext: sys::otr_ext {
+                    struct_size: size_of::<sys::otr_native_queue_api>(),
+                    type_: sys::OTR_EXT_NATIVE_QUEUE,
+                    reserved: 0,
+                    next: raw.api().next,
+                },
+                major: sys::OTR_NATIVE_QUEUE_MAJOR,
+                minor: sys::OTR_NATIVE_QUEUE_MINOR,
                 handle: Some(entries.native_handle),
                 adopt: Some(entries.native_adopt),
             }),
@@ -217,10 +225,9 @@ impl Recording {
         api.kernel = self.kernel.as_ref().map_or(null(), std::ptr::from_ref);
         api.timing = self.timing.as_ref().map_or(null(), std::ptr::from_ref);
         api.peer = self.peer.as_ref().map_or(null(), std::ptr::from_ref);
-        api.native_queue = self
-            .native_queue
-            .as_ref()
-            .map_or(null(), std::ptr::from_ref);
+        if let Some(table) = &self.native_queue {
+            api.next = &raw const table.ext;
+        }
         api.queue_create = Some(entries.queue_create);
         api.queue_destroy = Some(entries.queue_destroy);
         api.queue_query = Some(entries.queue_query);

@@ -56,11 +56,11 @@ pub enum Need {
     IpcEvents,
     /// Its entries for memory without an address.
     IpcPhysical,
-    /// The group `collectives`.
+    /// The table `collectives`.
     Collectives,
     /// Its entry `exchange`.
     CollectivesExchange,
-    /// The group `native_queue`.
+    /// The table `native_queue`.
     NativeQueue,
     /// A driver in a file, whose `otr_driver_get_api` can be called.
     Library,

@@ -1,4 +1,4 @@
-//! The entries of the group `collectives`. They make the cheap checks (R7) and turn device addresses into
+//! The entries of the table `collectives`. They make the cheap checks (R7) and turn device addresses into
 //! host pointers. Ranks meet in memory that their processes share; a rank waits on the thread that runs
 //! its queue, asleep, so that other queues go on.
 

@@ -250,9 +250,15 @@ fn operators(context: &Context) -> Verdict {
 
 fn collectives(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
-    let collectives = bench.driver().collectives();
-    let there = !Raw::of(bench.driver()).api().collectives.is_null();
-    equal!(collectives.is_some(), there, "the group is offered");
+    let raw = Raw::of(bench.driver());
+    let there = raw
+        .collectives()
+        .is_ok_and(|table| table.major == sys::OTR_COLLECTIVES_MAJOR);
+    equal!(
+        bench.driver().collectives().is_some(),
+        there,
+        "the table is offered"
+    );
     let mut places = Vec::new();
     let mut sums = vec![0u32; 256];
     for device in 0..bench.driver().device_count() {

@@ -3,10 +3,10 @@
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{null, null_mut};
 
-use outrigger_device::{Code, Driver, NO_OUTCOME, sys};
+use outrigger_device::{Code, Driver, NO_OUTCOME, find_record, sys};
 
 use crate::verdict::{answers, check};
-use crate::{Context, Verdict};
+use crate::{Context, Failure, Verdict};
 
 /// Calls an entry of a table, and gives its answer.
 macro_rules! call {
@@ -50,6 +50,26 @@ impl Raw {
 
     pub(super) fn handle(&self) -> *mut sys::otr_driver {
         self.driver.raw().1
+    }
+
+    /// The table of a type in the driver's chain, as the struct that the type stands for.
+    fn chained<T>(&self, type_: u32) -> Option<&T> {
+        // SAFETY: the loader has walked the same chain, and found the table whole where the driver declares it.
+        let record = unsafe { find_record(self.api().next, type_) };
+        // SAFETY: as above; it lives as long as the driver is loaded.
+        record.ok()?.map(|record| unsafe { record.cast().as_ref() })
+    }
+
+    /// The table of communicators; a test of it needs `Collectives`.
+    pub(super) fn collectives(&self) -> Verdict<&sys::otr_collective_api> {
+        self.chained(sys::OTR_EXT_COLLECTIVES)
+            .ok_or_else(|| Failure::new("the driver has the table collectives"))
+    }
+
+    /// The table of native queues; a test of it needs `NativeQueue`.
+    pub(super) fn native_queue(&self) -> Verdict<&sys::otr_native_queue_api> {
+        self.chained(sys::OTR_EXT_NATIVE_QUEUE)
+            .ok_or_else(|| Failure::new("the driver has the table native_queue"))
     }
 
     /// The text of this thread's last failed call.

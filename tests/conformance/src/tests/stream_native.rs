@@ -262,8 +262,9 @@ fn a_recording_queue_is_not_handed_out(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let queue = bench.queue()?;
     let raw = Raw::of(bench.driver());
-    // SAFETY: the groups are there, and as large as the loader has found.
-    let (graph, native) = unsafe { (&*raw.api().graph, &*raw.api().native_queue) };
+    let native = raw.native_queue()?;
+    // SAFETY: the group is there, and as large as the loader has found.
+    let graph = unsafe { &*raw.api().graph };
     raw.takes(call!(graph, record_begin, queue.raw()), "record_begin")?;
     let mut number = 0x5a5a;
     raw.refuses(
@@ -284,8 +285,7 @@ fn a_recording_queue_is_not_handed_out(context: &Context) -> Verdict {
 
 fn wrong_arguments_are_refused(context: &Context) -> Verdict {
     let raw = Raw::open(context)?;
-    // SAFETY: the group is there, and as large as the loader has found.
-    let group = unsafe { &*raw.api().native_queue };
+    let group = raw.native_queue()?;
     let queue = raw.queue()?;
     let (mut number, known) = (0, 0x5a5a_usize);
     let mut place = std::ptr::with_exposed_provenance_mut(known);

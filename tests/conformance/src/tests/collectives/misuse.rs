@@ -29,8 +29,7 @@ tests! { "stream.collectives":
 
 fn ids(context: &Context) -> Verdict {
     let raw = Raw::open(context)?;
-    // SAFETY: the group is there, and as large as it says.
-    let group = unsafe { &*raw.api().collectives };
+    let group = raw.collectives()?;
     let mut size = 77;
     let asked = call!(group, id, raw.handle(), null_mut(), &mut size);
     raw.takes(asked, "id with NULL")?;
@@ -170,8 +169,7 @@ fn wrong_ranks(context: &Context) -> Verdict {
 
 fn what_is_null(context: &Context) -> Verdict {
     let raw = Raw::open(context)?;
-    // SAFETY: the group is there, and as large as it says.
-    let group = unsafe { &*raw.api().collectives };
+    let group = raw.collectives()?;
     let id = super::group(raw.driver())?.id()?;
     let mut params = sys::otr_comm_params {
         struct_size: size_of::<sys::otr_comm_params>(),
@@ -276,8 +274,7 @@ fn the_wrong_queue(context: &Context) -> Verdict {
     let answer = unsafe { ranks[0].comm.broadcast(&ranks[1].queue, memory, 64, 0) };
     answers!(answer, Code::INVALID_DEVICE, "a queue of another device");
     let raw = Raw::of(bench.driver());
-    // SAFETY: the group is there, and as large as it says.
-    let group = unsafe { &*raw.api().collectives };
+    let group = raw.collectives()?;
     let id = super::group(raw.driver())?.id()?;
     let params = sys::otr_comm_params {
         struct_size: size_of::<sys::otr_comm_params>(),

@@ -19,7 +19,7 @@ pub(super) fn ranks_of(driver: &Driver) -> u32 {
 pub(super) fn group(driver: &Driver) -> Verdict<Collectives<'_>> {
     driver
         .collectives()
-        .ok_or_else(|| Failure::new("the driver has the group collectives"))
+        .ok_or_else(|| Failure::new("the driver has the table collectives"))
 }
 
 /// One rank, with a queue.
