@@ -26,7 +26,7 @@ use progress::Progress;
 /// The exit code if the run could not be made as requested.
 const USAGE: u8 = 2;
 
-/// What to run, and what to write.
+/// The options of `outrigger conformance`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The driver: a name or a path, each with options, as in `host?face=discrete`
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// The seed of all random choices [default: a random one]
     #[arg(long)]
     seed: Option<u64>,
-    /// How many tests run at a time [default: the number of cores]
+    /// Tests that run at a time [default: the number of cores]
     #[arg(long)]
     jobs: Option<usize>,
     /// Multiplies every time limit, for simulators and slow machines
@@ -62,7 +62,7 @@ pub(crate) struct Options {
     /// Also fails for unexpected passes and for expectations that have expired
     #[arg(long, requires = "expect")]
     verify_xfail: bool,
-    /// Where to keep the journal of the run [default: a file in the system's temporary folder]
+    /// The file for the journal of the run [default: one in the system's temporary folder]
     #[arg(long)]
     journal: Option<PathBuf>,
     /// Continues the run of this journal, with its driver, tests and seed
@@ -284,7 +284,7 @@ fn say(text: &str) {
 
 /// Writes results.
 fn print(text: &str) {
-    // Whoever closed the output does not want the rest.
+    // A reader that has closed the output does not want the rest.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 

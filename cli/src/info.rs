@@ -1,6 +1,6 @@
 //! `outrigger info`: the drivers that can be opened, their devices, and why others were refused.
 //!
-//! It must never submit work or allocate device memory.
+//! Work must never be submitted here, nor device memory allocated.
 
 use std::io::Write as _;
 
@@ -12,7 +12,7 @@ use outrigger_device::{DeviceProperties, Driver, default_search_path};
 use outrigger_device_ops::with_kernels;
 use outrigger_layers::Stack;
 
-/// Which drivers to open.
+/// The options of `outrigger info`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Drivers, separated by commas: names or paths, with options as in host?devices=1
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             text += &format!("{candidate}\n");
         }
     }
-    // Whoever closed the output does not want the rest.
+    // A reader that has closed the output does not want the rest.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(())
 }
@@ -110,7 +110,7 @@ fn offers(driver: &Driver) -> String {
     named.join(", ")
 }
 
-/// What is known of a device, as pairs of name and value.
+/// The properties of a device, as pairs of name and value.
 fn rows(
     driver: &Driver,
     ordinal: u32,

@@ -24,7 +24,7 @@ use clap::Args;
 use input::Input;
 use story::{Figures, Story};
 
-/// What to draw, and where to write it.
+/// The options of `outrigger memory`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// A trace of allocations (text, also compressed by zstd), or a snapshot: JSON, or a pickle as
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     write().with_context(|| format!("{} cannot be written", output.display()))?;
     let mut out = std::io::stdout().lock();
     let summary = summary(&story, &output, page.len());
-    // Whoever closed the output does not want the summary.
+    // A reader that has closed the output does not want the summary.
     let _ = out.write_all(summary.as_bytes());
     if options.open {
         open(&output)?;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use outrigger_conformance::report::quoted;
 
-/// What to write.
+/// The options of `outrigger new`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The driver's name, as `acme`: it is found and shown by it
@@ -116,7 +116,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return Err(error);
     }
     let program = match std::env::args().next() {
-        // It was called by its path, so that make does not find it by its name.
+        // A program that was called by its path may be in no folder where make would find it by its name.
         Some(called) if called.contains('/') => {
             let program =
                 std::env::current_exe().context("this program's own file is not known")?;
@@ -133,7 +133,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
          to test its mandatory entries:    {make} check{program}\n\
          README.md there says in which order to put your device in its place\n"
     );
-    // Whoever closed the output does not want the rest.
+    // A reader that has closed the output does not want the rest.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(())
 }

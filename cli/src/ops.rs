@@ -1,6 +1,6 @@
 //! `outrigger ops`: where each operator runs on a device, for each element type.
 //!
-//! It asks the driver and the host kernels with a small call of each operator. It must never submit work.
+//! The driver and the host kernels are asked with a small call of each operator. Work must never be submitted.
 
 use std::io::Write as _;
 
@@ -16,7 +16,7 @@ use outrigger_ops::{Door, OperatorId, plan};
 use serde_json::{Map, Value, json};
 use tracing_subscriber::EnvFilter;
 
-/// Which device to ask, and how to answer.
+/// The options of `outrigger ops`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The driver: a name or a path, with options as in host?devices=1
@@ -46,7 +46,7 @@ const DTYPES: [DType; 12] = [
     DType::C128,
 ];
 
-/// Where an operator runs.
+/// The part of the system that runs an operator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
     /// The driver has it.
@@ -94,7 +94,6 @@ impl Where {
     }
 }
 
-/// Asks a door.
 fn ask(door: &Door, id: OperatorId, dtype: DType) -> anyhow::Result<Where> {
     let Some(sample) = Sample::new(id, dtype) else {
         return Ok(Where::Framework);
@@ -159,7 +158,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     } else {
         table(&rows, &others)
     };
-    // Whoever closed the output does not want the rest.
+    // A reader that has closed the output does not want the rest.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(())
 }

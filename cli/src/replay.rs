@@ -18,7 +18,7 @@ use outrigger_layers::replay::{
     Difference, DifferenceKind, Recording, ReplayOptions, compare, compare_runs, replay, shrink,
 };
 
-/// What to replay, and on what.
+/// The options of `outrigger replay`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// A recording, as the layer `record:FILE` writes it
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// Seconds after which an attempt of --shrink counts as hanging
     #[arg(long, default_value_t = 20)]
     timeout: u64,
-    /// How many times in a row an attempt of --shrink has to fail; more than 1 for a failure that comes and goes
+    /// Failures in a row that an attempt of --shrink needs; more than 1 for a failure that comes and goes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Writes one line of JSON for the process that shrinks
@@ -75,7 +75,7 @@ fn read(path: &Path) -> anyhow::Result<Recording> {
 }
 
 fn say(text: &str) {
-    // Whoever closed the output does not want the rest.
+    // A reader that has closed the output does not want the rest.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
@@ -146,7 +146,7 @@ fn run_once(
     Ok((difference, text))
 }
 
-/// How an attempt ended. Two of the same kind are the same failure.
+/// The end of an attempt. Two of the same kind are the same failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Same,

@@ -11,10 +11,10 @@ use outrigger_device::Driver;
 use outrigger_device_ops::Bench;
 use outrigger_tuner::{Choice, Tuner};
 
-/// What to do with the choices. Without options they are shown.
+/// The options of `outrigger tune`. Without any, the choices are shown.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What to measure: an operator and sizes, as `matmul 512x512x512:f32` (rows, columns, depth) or
+    /// The operator and the sizes to measure, as `matmul 512x512x512:f32` (rows, columns, depth) or
     /// `convolution 4x64x32x32,128x64x3x3:f32` (input, weight). Several sizes may follow
     #[arg(value_names = ["OPERATOR", "SIZES"])]
     what: Vec<String>,
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     } else {
         table(&choices)
     };
-    // Whoever closed the output does not want the rest.
+    // A reader that has closed the output does not want the rest.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(())
 }

@@ -60,7 +60,7 @@ fn outrigger(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a run of the suite ended with.
+/// A finished run of the suite.
 struct Run {
     output: Output,
     report: PathBuf,
@@ -312,7 +312,7 @@ fn an_altered_cut_or_mixed_report_is_refused() {
 fn at_a_terminal(arguments: &[&str]) -> String {
     let words = [&[env!("CARGO_BIN_EXE_outrigger"), "conformance"], arguments].concat();
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
-    // It gives the command a terminal, and passes on what the command writes there.
+    // `script` gives the command a terminal, and passes on what the command writes there.
     let output = Command::new("script")
         .args([
             "--quiet",
@@ -367,7 +367,7 @@ fn a_person_is_told_what_to_do_next_and_a_log_is_not() {
         assert!(told.contains(&part), "{part} is not in: {told}");
     }
 
-    // What is redirected holds results alone.
+    // Redirected output holds results alone.
     let output = outrigger(&["conformance"]).args(failing).output().unwrap();
     assert!(!String::from_utf8_lossy(&output.stdout).contains("next: "));
     assert!(!String::from_utf8_lossy(&output.stderr).contains("next: "));

@@ -27,7 +27,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a finished command said; it has to have succeeded.
+/// The output of a finished command, which has to have succeeded.
 fn succeeded(output: Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
     assert!(output.status.success(), "{text}");
@@ -64,7 +64,7 @@ fn the_example_is_what_is_written_for_its_name() {
         assert_eq!(bytes, Some(own), "{header}");
     }
     let mut example = files(&root().join("examples/driver-c"));
-    // What .gitignore names: somebody has built the example where it lies.
+    // Files that .gitignore names are there if somebody has built the example where it lies.
     let made = |name: &str| name.ends_with(".so") || name.starts_with("report.");
     example.retain(|path, _| !made(&path.to_string_lossy()));
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_new_driver_builds_loads_and_passes_under_its_name() {
     let scratch = tempfile::tempdir().unwrap();
     let folder = scratch.path().join("a folder");
     let told = succeeded(new("zeta_2", &folder));
-    // What it says is what a person pastes.
+    // A person pastes the commands as the output has them.
     let make = |what: &str| {
         let line = told.lines().find_map(|line| line.strip_prefix(what));
         let mut command = Command::new("sh");

@@ -112,7 +112,7 @@ fn what_makes_no_sense_is_named() {
 /// Sizes that no tile divides.
 const SIZES: [usize; 3] = [100, 70, 130];
 
-/// What the started programs run; nothing in the process that runs the tests.
+/// The body of the started programs; nothing in the process that runs the tests.
 #[test]
 fn role() {
     if std::env::var_os(ROLE).is_none() {

@@ -1,5 +1,5 @@
-//! What a vendor does after a run: the command, and what it is for. Only a person at a terminal is told, because logs and
-//! reports hold results alone.
+//! The next step of a vendor after a run: the command, and what it is for. Only a person at a terminal is told, because
+//! logs and reports hold results alone.
 
 use std::path::Path;
 
@@ -103,7 +103,7 @@ mod tests {
         options: Options,
     }
 
-    /// What is said after a run of all tests on a driver in a file.
+    /// The next step after a run of all tests on a driver in a file.
     fn said(conclusion: Conclusion, options: &[&str]) -> String {
         let report = json!({
             "head": {

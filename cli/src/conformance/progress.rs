@@ -12,7 +12,7 @@ use outrigger_conformance::record::{Record, Totals};
 use outrigger_conformance::report::Head;
 use outrigger_conformance::runner::Watcher;
 
-/// How often a plain line says how far the run is.
+/// The time from one plain line about the run to the next.
 const PLAIN_PERIOD: Duration = Duration::from_secs(10);
 
 /// Shows a run.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use outrigger_allocator::{Backend, Event, MemoryInfo, Physical, StreamId, VirtualMemory};
 use parking_lot::Mutex;
 
-/// What the allocator did to the device, in order.
+/// A change of the device's memory by the allocator.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     /// A segment begins.
@@ -43,7 +43,6 @@ struct State {
     orders: u64,
 }
 
-/// The device.
 pub(super) struct SimulatedDevice {
     capacity: u64,
     lag: u64,
@@ -51,7 +50,7 @@ pub(super) struct SimulatedDevice {
     state: Mutex<State>,
 }
 
-/// Where the device's addresses begin: not at 0, which no allocation has.
+/// The first address of the device: not 0, which no allocation has.
 const FIRST_ADDRESS: u64 = 1 << 40;
 /// Addresses that one stream may reserve at once.
 const ADDRESS_SPACE: u64 = 1 << 44;
@@ -97,7 +96,7 @@ impl SimulatedDevice {
         changes.append(&mut self.state.lock().changes);
     }
 
-    /// How often the host waited for the device, and how often one stream was made to wait for another.
+    /// Two numbers of waits: of the host for the device, and of one stream for another.
     pub(super) fn waits(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.waits, state.orders)

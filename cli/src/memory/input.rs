@@ -1,6 +1,6 @@
 //! Tells traces and snapshots apart by their contents, and reads them.
 //!
-//! It must never trust a file: it runs nothing in it, and names what is wrong.
+//! A file is never trusted: nothing in it is run, and an error names what is wrong.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,11 +12,11 @@ use outrigger_allocator::trace::Trace;
 use super::pickle;
 use super::snapshot::Snapshot;
 
-/// What a file holds.
+/// The contents of a file.
 pub(super) enum Input {
-    /// What a program asked for.
+    /// The requests of a program.
     Trace(Trace),
-    /// What an allocator held, and perhaps what it did before.
+    /// The memory that an allocator held, and perhaps its events before.
     Snapshot(Box<Snapshot>),
 }
 

@@ -151,7 +151,6 @@ impl Columns {
         self.differences("time", story.times.iter().copied());
     }
 
-    /// A column of numbers.
     fn column(&mut self, name: &str, values: impl Iterator<Item = u64>) {
         let start = self.bytes.len();
         let mut count = 0u64;

@@ -12,7 +12,7 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 
-/// Why a pickle cannot be read.
+/// The defect of a pickle that cannot be read, in words.
 #[derive(Debug)]
 pub(super) struct Error(String);
 
@@ -269,7 +269,7 @@ impl<'a> Machine<'a> {
 
     fn top(&mut self) -> Result<&mut Value<'a>, Error> {
         let top = *self.stack.last().ok_or_else(underflow)?;
-        // Whatever is on the stack was put into the table.
+        // Every number on the stack was put there with its value in the table.
         self.values.get_mut(top as usize).ok_or_else(underflow)
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Simulation {
         help_heading = "Replay of traces"
     )]
     config: String,
-    /// How many operations the work of a stream takes on the simulated device
+    /// Operations that the work of a stream takes on the simulated device
     #[arg(
         long,
         value_name = "OPERATIONS",
@@ -40,7 +40,7 @@ pub(super) struct Simulation {
     no_virtual_memory: bool,
 }
 
-/// What an unlimited device has: more than any trace asks for, little enough that sums of it fit.
+/// The capacity of an unlimited device: more than any trace asks for, little enough that sums of it fit.
 const UNLIMITED: u64 = 1 << 56;
 
 /// `80GiB` and the like; a number without a unit is bytes.

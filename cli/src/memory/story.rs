@@ -29,7 +29,7 @@ pub(super) struct Block {
 pub(super) struct Extent {
     pub(super) address: u64,
     pub(super) size: u64,
-    /// Where the memory is in the picture, in bytes.
+    /// The offset of the memory in the picture, in bytes.
     pub(super) place: u64,
     /// Of [`Story::streams`].
     pub(super) stream: u32,
@@ -39,7 +39,7 @@ pub(super) struct Extent {
     pub(super) view: bool,
 }
 
-/// What an event does.
+/// The effect of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// The next of [`Story::blocks`] is handed out.
@@ -77,7 +77,7 @@ pub(super) struct Failure {
 #[derive(Default)]
 pub(super) struct Story {
     pub(super) title: String,
-    /// What is known of the run, as pairs of name and value.
+    /// Facts about the run, as pairs of name and value.
     pub(super) about: Vec<(String, String)>,
     /// Number of the last operation.
     pub(super) ops: u32,

@@ -17,7 +17,7 @@ VICTIM = "core.null.fill_pattern"
 def report(tmp_path_factory, request):
     """The page of a run on a faulty driver."""
     folder = tmp_path_factory.mktemp("conformance")
-    # Its name is text that must not become markup.
+    # The driver's name is text that must not become markup.
     driver = folder / "lib<i>faulty.so"
     subprocess.run(
         ["cc", "-fPIC", "-pthread", "-shared", "-fvisibility=hidden", "-DFAULT=LOSES_DEVICE",

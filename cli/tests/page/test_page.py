@@ -1,4 +1,4 @@
-"""What `outrigger memory` draws, against figures that are worked out here from the same input.
+"""The page of `outrigger memory`, against figures that are worked out here from the same input.
 
 Times are printed, not judged: machines differ.
 """
@@ -18,7 +18,7 @@ REAL = TRACES / "p06_prefetch_2thread_cpu.trace.zst"
 
 
 class Course:
-    """What a trace asks for, operation by operation; labels count as operations, too."""
+    """The requests of a trace, operation by operation; labels count as operations, too."""
 
     def __init__(self, text):
         self.steps = []  # (bytes added or taken, id or None)

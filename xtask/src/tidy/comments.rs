@@ -24,6 +24,7 @@ const IN_FORCE: &[&str] = &[
     "tests/soak",
     "benches/alloc",
     "fuzz",
+    "cli",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

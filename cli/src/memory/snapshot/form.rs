@@ -34,7 +34,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Its pool; (0, 0) is what all share.
+    /// The pool of the segment; (0, 0) is the one that all share.
     pub(super) fn pool(&self) -> (u64, u64) {
         pool(self.segment_pool_id.as_ref())
     }
@@ -125,7 +125,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// How well it names the block.
+    /// The worth of the frame as a name of the block: the user's own Python code tells most.
     fn rank(&self) -> u8 {
         let python = self.filename.ends_with(".py");
         let own = !self.filename.contains("/torch/") && !self.filename.contains("<frozen");

@@ -1,6 +1,6 @@
 //! Snapshots that begin in the middle of a program's life.
 //!
-//! They must never depend on how a page shows them.
+//! The tests must never depend on how a page shows snapshots.
 
 use super::super::story::What;
 use super::*;
@@ -100,7 +100,7 @@ fn segments_that_grow_and_shrink_keep_their_rest() {
     }));
     let held: Vec<_> = course(&story).iter().map(|&(_, held)| held).collect();
     assert_eq!(held, [0x1000, 0x3000, 0x5000, 0x3000, 0x2000, 0x3000]);
-    // What is contiguous lies contiguously in the picture.
+    // Addresses that are contiguous lie contiguously in the picture.
     let places: Vec<_> = story
         .extents
         .iter()
