@@ -48,7 +48,7 @@ def can_compile(device: torch.device) -> bool:
 
 
 def sample_memory(device: torch.device, label: str) -> MemorySample:
-    """What the allocator of `device` holds now."""
+    """The memory that the allocator of `device` has handed out and holds now."""
     return MemorySample(
         label,
         torch.accelerator.memory_allocated(device),

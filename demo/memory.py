@@ -37,7 +37,7 @@ SEED = 2026
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the run has shown."""
+    """The figures of the run."""
 
     seconds: float
     steps: int

@@ -1,4 +1,4 @@
-"""What the demo shows and leaves behind: the final table, two plots and `report.json`."""
+"""The results of the demo: the final table, two plots and `report.json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Result:
     demanded_accuracy: float | None = None
 
     def failures(self) -> list[str]:
-        """What was demanded of this model and not met, in words."""
+        """The demands that this model has not met, in words."""
         found = [
             f"{self.pair.name}: a loss of the first {COMPARED_STEPS} {run}steps differs from the CPU's by "
             f"{difference:.1e}, more than {TOLERANCE:.0e}"
@@ -74,7 +74,7 @@ class Result:
 
 
 PLACES = {"device": "device", "compiled": "compiled for it", "host_kernel": "host kernel", "framework": "torch's CPU kernel"}
-"""What the places of the runtime's report are called here."""
+"""The demo's names for the places of the runtime's report."""
 TIMED_STEPS = 10
 """Steps of each model in which each call of an operator is timed."""
 MOST_EXPENSIVE = 8
@@ -89,7 +89,7 @@ class Report:
     driver: str
     results: list[Result]
     ran: list[dict[str, Any]]
-    """Where operators ran in the training."""
+    """The operators of the training with the places where they ran."""
     timed: list[dict[str, Any]]
     """The same of `TIMED_STEPS` steps of each model, with times."""
     memory: list[MemorySample]
@@ -97,7 +97,7 @@ class Report:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def failures(self) -> list[str]:
-        """What was demanded and not met."""
+        """The demands that were not met."""
         return [failure for result in self.results for failure in result.failures()]
 
     def write(self, folder: Path) -> None:
@@ -189,7 +189,7 @@ def ratios_cell(pair: Pair, run: Run | None) -> str:
 
 
 def compiled_difference_cell(pair: Pair) -> str:
-    """How far compiled losses are from the CPU's, or a dash where nothing is compiled."""
+    """The largest difference of compiled losses from the CPU's, or a dash where nothing is compiled."""
     return "-" if pair.compiled is None else f"{pair.max_relative_difference(pair.compiled):.1e}"
 
 

@@ -36,7 +36,7 @@ class MemoryMoment:
 
 @dataclass(frozen=True)
 class Traced:
-    """What was recorded: how many commands the device ran, and its memory."""
+    """The recorded run: the number of commands of the device, and its memory over time."""
 
     commands: int
     memory: list[MemoryMoment]

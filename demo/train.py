@@ -123,7 +123,7 @@ class Pair:
 
 
 def relative_difference(device: float, cpu: float) -> float:
-    """How far the device's loss is from the CPU's, relative to that; at most `NO_NUMBER`."""
+    """The difference of the device's loss from the CPU's, relative to that; at most `NO_NUMBER`."""
     difference = abs(device - cpu) / max(abs(cpu), 1e-12)
     return min(difference, NO_NUMBER) if math.isfinite(difference) else NO_NUMBER
 

@@ -25,6 +25,7 @@ const IN_FORCE: &[&str] = &[
     "benches/alloc",
     "fuzz",
     "cli",
+    "demo",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
