@@ -1,4 +1,4 @@
-"""What `torch.compile` makes of work on CPU tensors: the peer `torch_compile` of the suites that go through PyTorch."""
+"""Work on CPU tensors under `torch.compile`: the peer `torch_compile` of the suites that go through PyTorch."""
 
 from __future__ import annotations
 

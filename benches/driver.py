@@ -15,7 +15,7 @@ NODES = 1000  # CHAIN of native/work.h
 COPY_GB = 2 * (64 << 20) / 1e9  # both ways
 START_ROUNDS = 7  # of what starts processes and compiles
 
-# What the operators of native/driver_kernels.h read and write, or how many additions and multiplications they have.
+# The sizes of the operators of native/driver_kernels.h, from which bytes and floating-point operations follow.
 ELEMENTS, SUM_COUNT, SOFTMAX, MM = 1 << 20, 4 << 20, 1024 * 1024, 512
 CONVOLUTION = 2 * 32 * 32 * 9 * 32 * 32
 ATTENTION = 4 * 4 * 128 * 128 * 64

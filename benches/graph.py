@@ -37,7 +37,7 @@ def of_each_node(seconds: Seconds) -> float:
 
 
 def speedup(seconds: Seconds) -> float:
-    """How often the parallel replay fits into the serial one."""
+    """The time of the serial replay in times of the parallel one."""
     return seconds["serial"] / seconds["parallel"]
 
 

@@ -137,7 +137,7 @@ def on_one_thread(timer: Timer) -> Timer:
 
 
 def speedup(seconds: Seconds) -> float:
-    """How often a replay, or a compiled run, fits into an eager run on CPU tensors. What runs on CPU tensors has as
+    """The time of an eager run on CPU tensors in times of a replay, or of a compiled run. Work on CPU tensors has as
     many threads as are best for it."""
     replay = min(seconds["replay"], seconds.get("replay_one_thread", seconds["replay"]))
     return min(seconds["cpu"], seconds["cpu_one_thread"]) / replay

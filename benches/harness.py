@@ -1,4 +1,4 @@
-"""How every suite measures: all subjects of a metric take turns, and medians are compared.
+"""The measurement of every suite: all subjects of a metric take turns, and medians are compared.
 
 Taking turns is what makes it fair: a noisy moment of the machine, a change of clock or a neighbour hits
 all of them. A subject runs in blocks that are long enough for the clock; the time of a block is divided
@@ -49,8 +49,8 @@ class Best:
 
 @dataclass(frozen=True)
 class Bar:
-    """What is demanded of a metric: an absolute limit in its unit, or one relative to a peer, which may be so much
-    above it in the metric's unit."""
+    """The demand on a metric: an absolute limit in its unit, or one relative to a peer, which may be so much above it
+    in the metric's unit."""
 
     limit: float
     peer: str | Best | None = None
@@ -211,7 +211,7 @@ def take_turns(metric: Metric, contest: dict[str, Parts | Missing], rounds: int)
 
 
 def calibrate(timer: Timer, block_seconds: float) -> int:
-    """How often a block repeats its part so that it lasts `block_seconds`."""
+    """The repetitions of a part that make a block last `block_seconds`."""
     timer(1)  # whatever the making of the subject has left to do is done here
     repetitions = 1
     while repetitions < MOST_REPETITIONS and (seconds := timer(repetitions)) < block_seconds:

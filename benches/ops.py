@@ -13,7 +13,7 @@ from .subjects import Subjects
 
 
 def difference(seconds: Seconds) -> float:
-    """What one call takes more than another one, in nanoseconds."""
+    """Nanoseconds that one call takes more than another one."""
     return 1e9 * (seconds["whole"] - seconds["without"])
 
 

@@ -50,6 +50,6 @@ def _machine() -> str:
             libraries.append(f"{library} {version(library)}")
         except PackageNotFoundError:
             continue
-    # What else ran: this program itself is about as many as it has threads.
+    # The load tells of other programs: this program itself adds about as many as it has threads.
     load = f"load {os.getloadavg()[2]:.1f} over the last 15 minutes"
     return ", ".join([name, f"{len(os.sched_getaffinity(0))} CPUs", load, *libraries])

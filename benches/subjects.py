@@ -86,7 +86,7 @@ class Subject:
         return answer  # type: ignore[no-any-return]
 
     def last_words(self, line: str = "") -> str:
-        """Why there is no answer."""
+        """The reason why there is no answer."""
         errors = self.log.read_text(errors="replace").strip().splitlines()
         words = line.strip() or (errors[-1] if errors else "")
         return words or f"it ended with status {self.process.wait()}"
@@ -126,7 +126,7 @@ class Subjects:
             return Missing(str(failure))
 
     def passes(self) -> int:
-        """How many passes a node makes that lasts 1.4 us on this machine."""
+        """The passes of a node that lasts 1.4 us on this machine."""
         if self.calibrated == 0:
             entry = self.entries["c_loop"]
             if "missing" in entry:
@@ -151,7 +151,7 @@ class Subjects:
         return {name: self.parts(name, **measures) for name in names}
 
     def versions(self) -> dict[str, str]:
-        """What has been running, as it names itself."""
+        """The versions of all that runs, as each program names itself."""
         return {name: it.version for name, it in self.running.items() if isinstance(it, Subject)}
 
     def end(self) -> None:

@@ -204,7 +204,7 @@ def _caches() -> Iterator[None]:
 
 
 def _start(name: str, fresh: bool) -> dict[str, float]:
-    """What a process took for its first launches; for the C compiler alone, too, if it compiled the kernel of that name."""
+    """Seconds of a process for its first launches, and of the C compiler if it compiled the kernel of that name."""
     held = _folder / name.replace("/", "_")
     if fresh:
         shutil.rmtree(held, ignore_errors=True)

@@ -140,7 +140,7 @@ class DeviceOperator {
     call_.input_count = static_cast<uint32_t>(of_.inputs.size());
     call_.output_count = static_cast<uint32_t>(of_.outputs.size());
     call_.scalar_count = static_cast<uint32_t>(of_.scalars.size());
-    // What comes later is not compiled any more.
+    // The first call compiles the operator's kernels, which is no part of a measurement.
     run(1);
   }
   DeviceOperator(const DeviceOperator&) = delete;

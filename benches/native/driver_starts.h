@@ -12,7 +12,7 @@
 
 namespace bench {
 
-// What a started process says, in nanoseconds: from its start to the open driver, and the load of the kernels.
+// Nanoseconds that a started process prints: from its start to the open driver, and for the load of the kernels.
 struct StartTimes {
   double open = 0;
   double load = 0;

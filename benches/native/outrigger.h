@@ -1,5 +1,5 @@
-// What the programs that measure Outrigger share: a status that failed becomes an exception, and device
-// memory with floats in it. Everything goes through the C ABI.
+// Parts of all programs that measure Outrigger: a status that failed becomes an exception, and device memory with
+// floats in it. Everything goes through the C ABI.
 #pragma once
 
 #include <outrigger/outrigger.h>

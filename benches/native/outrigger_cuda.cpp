@@ -1,6 +1,6 @@
-// What `cargo xtask gpu-pack` measures over CUDA: launches, replays, copies, fills and events through the C ABI, and beside
-// each the same by hand (peers/raw_cuda.h). Both are in one process, over one context. Device 0 is of the driver `cuda`. The
-// argument is the name of libcuda.
+// Measures of `cargo xtask gpu-pack` over CUDA: launches, replays, copies, fills and events through the C ABI, and
+// beside each the same by hand (peers/raw_cuda.h). Both are in one process, over one context. Device 0 is of the driver
+// `cuda`. The argument is the name of libcuda.
 
 #include "outrigger.h"
 #include "wire.h"
@@ -18,7 +18,7 @@ constexpr size_t COPY_BYTES = 64 << 20;
 constexpr size_t FILL_BYTES = 4096;
 using Block = std::function<void(int64_t)>;
 
-// What both sides do: `launch` adds 1 to a number, which `read` gives when all work has finished.
+// The calls of one side: `launch` adds 1 to a number, which `read` gives when all work has finished.
 struct Side {
   std::function<void()> launch, replay, finish, clear, fill, record;
   std::function<uint32_t()> read;

@@ -1,6 +1,6 @@
-// What `cargo xtask bench driver` measures over one OpenCL implementation: launches, replays and copies through the C ABI,
-// and beside each the same by hand (peers/raw_opencl.h). Both are in one process, so that they share its threads and
-// devices. Device 0 is of the driver `opencl`. Operators are in driver_operators.h, and starts in driver_starts.h.
+// Measures of `cargo xtask bench driver` over one OpenCL implementation: launches, replays and copies through the C
+// ABI, and beside each the same by hand (peers/raw_opencl.h). Both are in one process, so that they share its threads
+// and devices. Device 0 is of the driver `opencl`. Operators are in driver_operators.h, and starts in driver_starts.h.
 
 #include "driver_operators.h"
 #include "driver_starts.h"

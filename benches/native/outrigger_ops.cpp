@@ -21,7 +21,7 @@ namespace {
 constexpr int THREADS = OPS_THREADS;
 constexpr int SIGNATURES = 64;
 
-// What one thread calls.
+// One thread's stream, operator and calls.
 struct Caller {
   otr_stream_t stream = 0;
   otr_operator_id_t op = 0;

@@ -1,9 +1,9 @@
-// How a program of benches/ is asked for measurements: the harness starts it, sends lines of the form
+// The protocol between the harness and a program of benches/: the harness starts it, sends lines of the form
 // `MEASURE REPETITIONS`, and reads one JSON line for each: {"ns": TOTAL} or {"error": TEXT}. The first line
 // that the program writes says what it is: {"version": TEXT, "measures": [NAMES]}. Between two questions a
 // program holds still, so that many of them can take turns.
 //
-// It keeps no statistics: rounds, medians and comparisons are the harness's.
+// A program keeps no statistics: rounds, medians and comparisons are the harness's.
 #pragma once
 
 #include <time.h>

@@ -1,4 +1,4 @@
-// What the peers that run graphs of tasks share: the data of the nodes, and the measures over a graph type
+// Parts that the peers with graphs of tasks share: the data of the nodes, and the measures over a graph type
 // that can build a chain and layers joined by an empty task, and run them to their end.
 //
 // `Graph` has: Graph(); `void chain(int nodes, Body)`; `void layers(Body)` with `Body` called as

@@ -23,7 +23,7 @@ class RawCuda {
  public:
   using Handle = void*;
 
-  // What cuda.h calls CUDA_KERNEL_NODE_PARAMS_v1.
+  // CUDA_KERNEL_NODE_PARAMS_v1 of cuda.h.
   struct KernelNode {
     Handle function;
     unsigned grid[3];

@@ -22,10 +22,10 @@ const IN_FORCE: &[&str] = &[
     "tests/dialect",
     "xtask",
     "tests/soak",
-    "benches/alloc",
     "fuzz",
     "cli",
     "demo",
+    "benches",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
