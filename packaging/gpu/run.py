@@ -51,7 +51,7 @@ class Step:
 
 @dataclass
 class Result:
-    """What became of a step: passed, failed, stopped (it ran over its share), or skipped with the reason."""
+    """The outcome of a step: passed, failed, stopped (it ran over its share), or skipped with the reason."""
 
     name: str
     status: str
@@ -160,7 +160,7 @@ class Run:
         return Result(step.name, status, time.monotonic() - began, text[-KEPT_OUTPUT:])
 
     def keep_refusals(self, text: str) -> None:
-        """Which kernels the compiler has refused, with its log; several steps compile the same kernel."""
+        """Writes each kernel that the compiler refused to a file, with its log, once: several steps compile the same."""
         for line in text.splitlines():
             found = REFUSED.search(line)
             if found and line[found.start() :] not in self.refusals:
@@ -208,13 +208,13 @@ def page(whole: dict[str, Any]) -> str:
 
 
 def cannot_load(run: Run, probe: str) -> str:
-    """Why a step that needs what this program imports cannot run, or nothing."""
+    """The reason why a step that needs the imports of this program cannot run; empty if it can."""
     said = subprocess.run([sys.executable, "-c", probe], env=run.environment, capture_output=True, text=True, check=False)
     return "" if said.returncode == 0 else "what it needs does not load: " + (said.stderr.strip().splitlines() or ["?"])[-1]
 
 
 def journal(path: Path) -> Callable[[], Any]:
-    """How many tests of a journal had which outcome; it is complete up to where the run was stopped."""
+    """The number of tests of a journal by outcome; the journal is complete up to where the run was stopped."""
 
     def read() -> Any:
         counts: dict[str, int] = {}

@@ -20,7 +20,7 @@ LIMIT = 900
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What is tested."""
+    """Options that name the packages to test."""
     parser.addoption("--wheel", type=Path, required=True, help="the wheel of torch-outrigger")
     parser.addoption("--torch-from", type=Path, metavar="SITE-PACKAGES", help="where torch is taken from")
     parser.addoption("--torch", default="2.15.0", metavar="VERSION", help="the version of torch that is installed")
@@ -35,12 +35,12 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its Python."""
+        """The interpreter of the environment."""
         return self.folder / "bin" / "python"
 
     @property
     def packages(self) -> Path:
-        """Where its packages are."""
+        """The folder of the installed packages."""
         return next((self.folder / "lib").iterdir()) / "site-packages"
 
     def pip(self, *arguments: str | Path) -> None:

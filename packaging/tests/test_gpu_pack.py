@@ -21,7 +21,7 @@ REAL = {
 }
 STAND_IN = TARGET / "debug" / "examples" / "libcuda_standin.so"
 
-# It stands where the command line of the pack does, says what the results of earlier steps are, and behaves as its arguments are.
+# A program in the place of the pack's: it says what the results of earlier steps are, and behaves as its arguments say.
 PRETENDER = """#!{python}
 import os, subprocess, sys, time
 results = open("../results.json").read()
@@ -83,7 +83,7 @@ def test_a_step_that_hangs_or_fails_ends_no_run(pack: Path) -> None:
     assert {status[name] for name in status.keys() - skipped} == {"passed"}
     assert steps["nvidia-smi"]["detail"] == steps["driver beside CUDA by hand"]["detail"] == "the driver is not CUDA's"
     assert "no torch here" in steps["demo"]["detail"] and "PyTorch smoke tests" in skipped and len(skipped) == 4
-    # What ran over its share keeps what it had, and leaves no process.
+    # A step that ran over its share keeps the figures that it had, and leaves no process.
     assert steps["conformance core"]["figures"] == {"pass": 2, "fail": 1}
     child = int((out / "child").read_text())
     if is_running(child):

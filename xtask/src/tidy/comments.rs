@@ -26,6 +26,7 @@ const IN_FORCE: &[&str] = &[
     "cli",
     "demo",
     "benches",
+    "packaging",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
