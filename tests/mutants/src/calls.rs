@@ -21,7 +21,7 @@ pub(crate) fn key(queue: *mut sys::otr_queue) -> usize {
 /// Submits a host call with something around it, which is given the host's function and the upstream
 /// code. A NULL function is left to the driver below, which refuses it.
 ///
-/// What is around the call is kept until the process ends, since a graph may call it again.
+/// The surroundings of the call are kept until the process ends, since a graph may call it again.
 ///
 /// # Safety
 /// That of `host_call`.

@@ -11,7 +11,7 @@ use crate::mutant::{mutants, types::*};
 /// The rank of each communicator, by its handle.
 type Ranks = Mutex<HashMap<usize, u32>>;
 
-/// What all mutants of this module pass on.
+/// A reduction whose result differs from that of a sum.
 const MAX: u32 = sys::OTR_REDUCE_MAX;
 
 mutants! {
@@ -126,7 +126,7 @@ mutants! {
         comm_broadcast(self, next, queue, comm, address, size, root) {
             let code = next.comm_broadcast(queue, comm, address, size, root);
             if code == Code::OK.0 && size > 64 {
-                // What is behind it may be no memory, and then this fails.
+                // The byte behind the result may be no memory, and then this fails.
                 next.fill(queue, address + size, 4, [0u8].as_ptr().cast(), 1);
             }
             code
@@ -145,7 +145,7 @@ mutants! {
             code
         }
         comm_all_reduce(self, next, queue, comm, send, receive, count, dtype, reduction) {
-            // What the host would be told, with nothing that is done.
+            // A call of no elements does nothing, and has the code that the host would be told.
             let code = next.comm_all_reduce(queue, comm, send, receive, 0, dtype, reduction);
             let Some((own, _)) = self.state.lock().get(&comm.addr()).copied() else {
                 return code;

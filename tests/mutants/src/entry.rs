@@ -30,7 +30,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// What a host is answered.
+/// The answer to a host, by the defect that the environment names.
 pub(crate) fn answer(host: &sys::otr_host_info) -> i32 {
     let defect = std::env::var(VARIABLE).unwrap_or_default();
     let (major, own) = (host.api_major, sys::OTR_DRIVER_API_MAJOR);

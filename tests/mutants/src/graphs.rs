@@ -169,7 +169,7 @@ mutants! {
         }
     }
 
-    /// What is recorded also runs at once.
+    /// Recorded work also runs at once.
     recording_runs [R31] (Queues) {
         graph_record_begin(self, next, queue) {
             let code = next.graph_record_begin(queue);
@@ -190,7 +190,7 @@ mutants! {
         }
     }
 
-    /// What is recorded runs at once, and the graph is empty.
+    /// Recorded work runs at once, and the graph is empty.
     recording_keeps_nothing [R31] (Queues) {
         graph_record_begin(self, next, queue) {
             if queue.is_null() || self.state.has(key(queue)) {
@@ -231,7 +231,7 @@ mutants! {
         }
     }
 
-    /// What is refused while a queue records has the code of a wrong argument.
+    /// A call that is refused while a queue records has the code of a wrong argument.
     recording_has_the_wrong_code [R33] (()) {
         queue_synchronize(self, next, queue, outcome) {
             match next.queue_synchronize(queue, outcome) {

@@ -37,7 +37,7 @@ mutants! {
         }
     }
 
-    /// What a host call answers is not looked at.
+    /// The answer of a host call is not looked at.
     host_call_outcome_lost [R27] (()) {
         host_call(self, next, queue, function, user, flags) {
             around(next, queue, (function, user, flags), |original, upstream| {
@@ -103,7 +103,7 @@ mutants! {
                 return next.host_call(queue, function, user, flags);
             };
             let code = original(Code::OK.0);
-            // What it answered is its outcome, as ever.
+            // The answer of the function is the outcome of the call, as in a driver without a defect.
             let outcome = move |upstream| if upstream == 0 { code } else { upstream };
             crate::calls::submit(next, queue, flags, outcome)
         }

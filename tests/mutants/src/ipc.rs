@@ -97,7 +97,7 @@ mutants! {
         }
     }
 
-    /// What an exporter has not reached when it ends counts as reached.
+    /// Work that an exporter has not reached when it ends counts as finished.
     ended_exporter_counts_as_finished [R44] (()) {
         event_query(self, next, event, outcome) {
             change(next.event_query(event, outcome), outcome, |told| match Code(told) {

@@ -7,7 +7,7 @@ use outrigger_device::{Code, sys};
 use crate::calls::Numbers;
 use crate::mutant::{mutants, types::*};
 
-/// What stands in for the arguments of a launch whose own are read only when it runs.
+/// A trampoline's argument: the function of a launch, and the launch's arguments, which are read only when it runs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Late {
@@ -128,7 +128,7 @@ mutants! {
         }
     }
 
-    /// What a kernel answers is not looked at.
+    /// The answer of a kernel is not looked at.
     kernel_outcome_lost [R20] (Functions) {
         module_load(self, next, driver, device, format, code, size, options, module) {
             self.state.load(next, driver, device, format, code, size, options, module, run_well)

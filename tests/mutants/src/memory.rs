@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::mutant::{mutants, types::*};
 
-/// How far off an allocation is from where it is aligned.
+/// The distance of a misaligned allocation from an aligned address.
 const OFF: u64 = 8;
 
 /// The newest allocation that was not freed: device, size, address, and how often it was given out.

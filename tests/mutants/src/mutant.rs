@@ -7,7 +7,7 @@ use outrigger_layers::Layer;
 
 /// A driver with one defect on purpose.
 pub struct Mutant {
-    /// How it is asked for: the option `mutant`.
+    /// The value of the option `mutant` that asks for this driver.
     pub name: &'static str,
     pub(crate) about: &'static str,
     /// The rules of the driver contract that it breaks, as `R20`. A suite that has tests for each of them
@@ -17,7 +17,7 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// What is wrong with it, in one sentence.
+    /// The defect in one sentence.
     pub fn about(&self) -> &'static str {
         self.about.trim()
     }

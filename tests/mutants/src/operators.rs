@@ -122,7 +122,7 @@ mutants! {
         }
     }
 
-    /// What there is not is answered with an operator for something else.
+    /// An operator that the driver does not have is answered with one for something else.
     operator_takes_what_it_has_not [R45] (()) {
         operator_prepare(self, next, driver, device, call, answer, operator) {
             let code = next.operator_prepare(driver, device, call, answer, operator);

@@ -237,7 +237,7 @@ mutants! {
                 let mut other = std::ptr::null_mut();
                 if next.virtual_create(driver, device, size, &mut other) == Code::OK.0 {
                     let code = next.virtual_map(driver, address, &other, 1);
-                    // It goes with its mapping.
+                    // The mapping keeps the memory until it ends.
                     next.virtual_destroy(driver, other);
                     return code;
                 }

@@ -1,6 +1,5 @@
-//! What a vendor does with a driver that goes wrong somewhere in a long run: records the run on the
-//! mutant, replays it on the mutant and on a correct driver, and shrinks it to the few calls that show
-//! the defect.
+//! A driver that goes wrong somewhere in a long run, as a vendor looks into it: the run is recorded on the mutant,
+//! replayed on the mutant and on a correct driver, and shrunk to the few calls that show the defect.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -121,7 +120,7 @@ fn recording(name: &str, path: &Path) -> Recording {
     recording
 }
 
-/// How the mutant differs from the driver without a defect.
+/// The first difference of the mutant from the driver without a defect.
 fn difference(recording: &Recording, name: &str) -> Option<Difference> {
     let options = ReplayOptions {
         host_functions: false,

@@ -27,6 +27,7 @@ const IN_FORCE: &[&str] = &[
     "demo",
     "benches",
     "packaging",
+    "tests/mutants",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

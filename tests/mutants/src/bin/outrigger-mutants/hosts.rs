@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 /// A host with one defect on purpose.
 pub(crate) struct Host {
-    /// How it is asked for.
+    /// The word that asks for the host in the environment.
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     /// The rules of the host contract that it breaks, as `H19`.
@@ -70,7 +70,7 @@ macro_rules! hosts {
     ($($(#[doc = $about:literal])+ $name:ident [$($rule:ident)+] {
         $($entry:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)? $body:block)+
     })+) => {
-        /// Those with a defect of an entry.
+        /// Hosts with a defect of an entry.
         const HOSTS: &[Host] = &[$(Host {
             name: stringify!($name),
             about: concat!($($about),+),
@@ -94,7 +94,7 @@ thread_local! {
     static OBSERVING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What an observer is given in place of the host's pointer.
+/// The host's function and pointer, for an observer in between.
 struct Observer {
     function: otr_observer_fn,
     user: *mut c_void,
@@ -153,7 +153,7 @@ hosts! {
         status_stream(_status: *const otr_status_t) -> u64 { 0 }
     }
 
-    /// What leaves an observer goes no further, and nobody hears of it.
+    /// An exception or a panic that leaves an observer goes no further, and nobody hears of it.
     escape_swallowed [H4] {
         observer_add(kinds: u32, function: otr_observer_fn, user: *mut c_void, observer: *mut u64) {
             if function.is_none() {
@@ -219,7 +219,7 @@ hosts! {
         }
     }
 
-    /// What is reserved in a host function is not looked at.
+    /// The reserved field of a host function is not looked at.
     reserved_ignored [H10] {
         host_node(stream: u64, node: *const otr_host_node_t) {
             if node.is_null() || (*node).struct_size < size_of::<otr_host_node_t>() {
@@ -455,7 +455,7 @@ hosts! {
         }
     }
 
-    /// What is captured also runs at once.
+    /// Captured work also runs at once.
     capture_runs [H25] {
         fill(stream: u64, dst: u64, size: u64, pattern: *const c_void, width: u32) {
             let mut info = otr_capture_info_t { struct_size: size_of::<otr_capture_info_t>(), ..std::mem::zeroed() };
@@ -562,5 +562,5 @@ static OBSERVERS: Mutex<Option<HashMap<u64, bool>>> = Mutex::new(None);
 /// Events that were never recorded.
 static NEW_EVENTS: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 
-/// What was instantiated from graphs.
+/// Executable graphs, by the graph that they come from.
 static EXECUTABLES: Mutex<Option<HashMap<u64, Vec<u64>>>> = Mutex::new(None);

@@ -113,7 +113,7 @@ fn list() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who hears of the tests: the report tells enough.
+/// A watcher that shows nothing: the report tells enough.
 struct Nobody;
 
 impl Watcher for Nobody {
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// What the two sides have in common: names and sentences.
+    /// Mutants of both sides have names of their own, a sentence and rules.
     fn check(all: &[(&str, &str, &[&str])]) {
         let names: BTreeSet<_> = all.iter().map(|(name, ..)| name).collect();
         assert_eq!(names.len(), all.len(), "two mutants have the same name");
