@@ -9,7 +9,7 @@
 #define DRIVER_VENDOR "Tern"
 #define DRIVER_VERSION "1.0.0"
 
-/* What the SDK answered, as a code of the contract with a text. */
+/* The code of the contract, with a text, for a status of the SDK. */
 static otr_code_t check(tern_status status, const char* call) {
   if (status == TERN_OK) return OTR_OK;
   return fail(status == TERN_NO_MEMORY ? OTR_ERR_OUT_OF_MEMORY : OTR_ERR_EXECUTION, "%s: %s", call, tern_status_text(status));

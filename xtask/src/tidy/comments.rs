@@ -28,6 +28,7 @@ const IN_FORCE: &[&str] = &[
     "benches",
     "packaging",
     "tests/mutants",
+    "tests/trial",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
