@@ -13,7 +13,7 @@
 /* One for each device and `open`: handles of your SDK. */
 struct device { uint32_t number; };
 
-/* How many devices there are; `wanted` comes from the option `devices` of `open`, 0 without it. */
+/* The number of devices; `wanted` comes from the option `devices` of `open`, 0 without it. */
 static otr_code_t find_devices(uint32_t wanted, uint32_t* count) {
   *count = wanted != 0 ? wanted : 1;
   return OTR_OK;

@@ -71,7 +71,7 @@ struct otr_driver {
   bool closing;
 };
 
-/* What became of work: OTR_OK, or the first failure, which keeps its origin when events carry it to other queues. */
+/* The outcome of work: OTR_OK, or the first failure, which keeps its origin when events carry it to other queues. */
 struct outcome { otr_code_t code; uint64_t number; char text[TEXT]; };
 
 /* A point is the command that an event refers to. It is passed once all before it has finished, and keeps the outcome of

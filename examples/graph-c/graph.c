@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
     otr_string_free(picture);
   }
 
-  /* What replays may change has a name. Nodes are numbered as they were recorded, scalars as they were passed. */
+  /* Names for the arguments that replays change. Nodes are numbered as they were recorded, scalars as they were passed. */
   enum { FIRST_SUM = 0, FACTOR = 0 };
   CHECK(otr_graph_name_buffer(graph, "x", x, COUNT * sizeof(float)));
   CHECK(otr_graph_name_scalar(graph, "factor", FIRST_SUM, FACTOR));

@@ -38,7 +38,7 @@ struct Parameters {
   Floats w2 = random_floats(kHidden * kOut, 3), b2 = random_floats(kOut, 4);
 };
 
-/// What the network computes, in plain C++ and double precision.
+/// The network's output, in plain C++ and double precision.
 Floats reference(const Parameters& p, const Floats& input) {
   const auto at = [](const Floats& values, std::int64_t index) {
     return static_cast<double>(values[static_cast<std::size_t>(index)]);
@@ -183,7 +183,7 @@ int run() {
   std::printf("fallbacks: %s\n", fallbacks.c_str());
   right &= fallbacks.find("softsign") != std::string::npos;
 
-  // What goes wrong says what, and why.
+  // A wrong call throws an error that says what is wrong.
   try {
     exec.bind("inptu", input);
     right = false;

@@ -7,7 +7,7 @@ from torch_outrigger import Vendor
 
 vendor = Vendor(
     name="acme",
-    # It is named after the Python that built it, as every compiled part of a package.
+    # The driver's file is named after the Python that built it, as every compiled part of a package.
     driver=next(Path(__file__).resolve().parent.glob("driver.*")),
     options={"devices": 2},
     autocast=(torch.bfloat16,),

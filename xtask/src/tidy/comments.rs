@@ -29,6 +29,7 @@ const IN_FORCE: &[&str] = &[
     "packaging",
     "tests/mutants",
     "tests/trial",
+    "examples",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
