@@ -6,7 +6,7 @@
 
 #include "runtime.h"
 
-// Which namespace Kineto was built under.
+// The namespace that Kineto was built under, which its headers ask for.
 #define KINETO_NAMESPACE libkineto
 #include <kineto/libkineto.h>
 #include <kineto/output_base.h>
@@ -72,7 +72,7 @@ void keep(void* user, const otr_profiled_work_t* work) noexcept {
   static_cast<std::vector<Work>*>(user)->push_back({*work, work->name});
 }
 
-/// What the host did to submit work of a kind.
+/// The call of the host that submits work of a kind, as traces name it.
 const char* submission_of(uint32_t kind) {
   switch (kind) {
     case OTR_WORK_KERNEL: return "launch kernel";
@@ -201,7 +201,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   void push(uint64_t id, std::vector<uint64_t> Places::* stack) {
     Places& now = places();
     if (now.session != number_) {
-      // What an earlier trace left, which ended within an operator.
+      // An earlier trace has ended within an operator, and left its numbers.
       now = {number_, {}, {}};
     }
     (now.*stack).push_back(id);

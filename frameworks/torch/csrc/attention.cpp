@@ -24,7 +24,7 @@
 namespace outrigger {
 namespace {
 
-// What the flash kernel takes: no dropout, equal head sizes, dense, a mask without gradient.
+// The flash kernel where it fits: no dropout, equal head sizes, dense, a mask without gradient.
 int64_t choose(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
     double dropout, bool causal, std::optional<double>, bool grouped) {
@@ -59,7 +59,7 @@ std::optional<at::Tensor> additive(const at::Tensor& mask, c10::ScalarType dtype
   return added;
 }
 
-// What the driver's operators are told, from `is_causal` on.
+// The arguments of the driver's operators from `is_causal` on.
 void add_options(SchemaCall& call, const at::Tensor& query, bool causal, std::optional<double> scale) {
   call.truth(causal);
   call.number(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3)))));

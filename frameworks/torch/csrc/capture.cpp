@@ -17,7 +17,7 @@ otr_capture_info_t capture_of(otr_stream_t stream) {
   return info;
 }
 
-/// What one graph keeps.
+/// The objects that one graph keeps alive.
 struct Keeper {
   uint64_t capture;
   std::vector<std::shared_ptr<const void>> objects;

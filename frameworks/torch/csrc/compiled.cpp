@@ -70,14 +70,14 @@ namespace {
 
 std::atomic<CompileMode> mode{CompileMode::kOff};
 
-/// How often an operator is compiled in a process: numbers among its arguments are part of a class.
+/// The most compilations of an operator in a process: numbers among its arguments are part of a class.
 constexpr int kMostCompilations = 64;
 
-/// How many classes of an operator are remembered that have no recipe: of one that is called with ever other numbers, each
-/// call is a class of its own.
+/// The most classes of an operator that are remembered without a recipe: of one that is called with ever other numbers,
+/// each call is a class of its own.
 constexpr int kMostWithoutRecipe = 256;
 
-/// What there is to know of an operator, whatever it is called with.
+/// The properties of an operator, whatever it is called with, and the classes of its calls.
 struct Traits {
   c10::OperatorHandle functional;
   std::vector<bool> is_result;  // of each argument
@@ -195,7 +195,7 @@ Classes& classes() {
   return *all;
 }
 
-/// What a thread knows of an operator, so that it takes no lock for a class that it has met.
+/// The classes of an operator that a thread has met, for which it takes no lock again.
 struct Known {
   Traits* traits;
   std::unordered_map<std::string, CallClass*> classes;
@@ -253,7 +253,7 @@ py::object to_python(const c10::Argument& argument, const c10::IValue& value) {
   return torch::jit::toPyObject(value);
 }
 
-/// Where a program runs under Dynamo, Dynamo does not look at what Python does as long as this lives.
+/// Hides what Python does from Dynamo as long as this object lives, for a program that runs under Dynamo.
 class WithoutDynamo {
  public:
   WithoutDynamo()
@@ -272,7 +272,7 @@ class WithoutDynamo {
   py::object set_, before_;
 };
 
-/// What Python has for a class: true if there are new recipes. `is_final` says that asking again is of no use.
+/// Asks Python for recipes of a class: true if there are new ones. `is_final` says that asking again is of no use.
 bool ask(CallClass& calls, Traits& traits, const torch::jit::Stack& arguments, const Sight& sight, bool may_compile, bool& is_final) {
   if (Py_IsInitialized() == 0) {
     return false;

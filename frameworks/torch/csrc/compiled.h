@@ -11,12 +11,12 @@
 
 namespace outrigger {
 
-/// What happens to a call whose class is new: nothing at all, a look at what is stored, or a compilation.
+/// The treatment of a call whose class is new: nothing at all, a look at what is stored, or a compilation.
 enum class CompileMode : int { kOff = 0, kCached = 1, kOn = 2 };
 void set_compile_mode(CompileMode mode);
 CompileMode compile_mode();
 
-/// How often operators ran compiled since `forget_compiled`, by name; a form in place counts for its operator.
+/// Compiled runs of operators since `forget_compiled`, by name; a form in place counts for its operator.
 std::map<std::string, uint64_t> compiled_counts();
 void forget_compiled();
 

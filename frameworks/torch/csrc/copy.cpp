@@ -47,7 +47,7 @@ at::Tensor plain(const at::Tensor& tensor) {
       tensor.storage(), tensor.sizes(), tensor.strides(), tensor.storage_offset(), tensor.dtype());
 }
 
-// What a blocking copy has written is there for all streams when the call returns.
+// A blocking copy must be there for all streams when the call returns.
 bool must_arrive(bool non_blocking) {
   return !non_blocking && has_streams.load(std::memory_order_relaxed);
 }

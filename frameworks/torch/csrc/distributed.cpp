@@ -712,7 +712,7 @@ void DeviceGroup::close_lanes() noexcept {
     for (const auto& [key, stream] : lane.transfers) {
       streams.push_back(stream);
     }
-    // What was submitted uses this object, and other ranks need it. A failure was told where somebody waited.
+    // Submitted work uses this object, and other ranks need it. A failure was told where somebody waited.
     for (const otr_stream_t stream : streams) {
       otr_status_free(otr_stream_synchronize(stream));
     }

@@ -20,7 +20,7 @@
 
 namespace outrigger {
 
-/// Who moves the data of a group.
+/// The part that moves the data of a group.
 enum class Engine {
   /// The driver where it can, else Gloo.
   kAny,
@@ -29,7 +29,7 @@ enum class Engine {
   kGloo,
 };
 
-/// What a group is made of.
+/// Parts that a group is made of.
 struct GroupParts {
   /// Keys of this group alone.
   c10::intrusive_ptr<c10d::Store> store;
@@ -119,7 +119,7 @@ class DeviceGroup final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Reduction = c10d::ReduceOp;
 
-  // What a group has on one device.
+  // The streams of a group on one device, and the driver's engine there.
   struct Lane {
     c10::DeviceIndex device = -1;
     // Collectives, in the order of the calls.
@@ -132,9 +132,9 @@ class DeviceGroup final : public c10d::Backend {
     std::unique_ptr<DriverEngine> driver;
     // Of the call that is being submitted.
     std::chrono::milliseconds timeout{0};
-    // Whether it is known if there is one.
+    // Whether the driver was asked for its engine.
     bool decided = false;
-    // Why there is none.
+    // The reason why the driver has no engine.
     std::string why;
   };
 
@@ -149,10 +149,10 @@ class DeviceGroup final : public c10d::Backend {
   struct Batch {
     // Of the last call.
     std::optional<WorkInfo> info;
-    // What was submitted.
+    // The ends of what was submitted.
     Points points;
     Tensors outputs;
-    // What the driver gets at the end.
+    // Sends and receives that the driver gets at the end.
     std::vector<Transfer> transfers;
   };
 
@@ -179,11 +179,11 @@ class DeviceGroup final : public c10d::Backend {
   void reduce_on(Lane& lane, const at::Tensor& tensor, const Reduction& how, int root);
   void reduce_scatter_on(Lane& lane, const at::Tensor& output, const at::Tensor& input, const Reduction& how);
   void all_gather_on(Lane& lane, const at::Tensor& output, const at::Tensor& input);
-  // What each rank is sent, and what comes from each; undefined where nothing is.
+  // Tensors to send to each rank, and to receive from each; undefined where there is nothing.
   struct Parts {
     Tensors sent;
     Tensors received;
-    // What the parts are parts of, where they are, one behind the other.
+    // Tensors that hold all parts one behind the other, where there are such.
     at::Tensor all_sent;
     at::Tensor all_received;
   };

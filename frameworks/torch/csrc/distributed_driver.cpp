@@ -16,8 +16,8 @@ std::string key_of(int rank) {
   return c10::str("rank/", rank);
 }
 
-// Why the driver of a device has no communicators; empty if it has. Asked by a text that is no id, which costs nothing:
-// a driver keeps something for each id that it makes, until the ranks have come.
+// The reason why the driver of a device has no communicators; empty if it has. Asked by a text that is no id, which
+// costs nothing: a driver keeps something for each id that it makes, until the ranks have come.
 std::string why_not(c10::DeviceIndex device) {
   auto params = otr::sized<otr_communicator_params_t>();
   params.id = "none";
@@ -38,7 +38,7 @@ std::string new_id(c10::DeviceIndex device) {
   return text_from([device](char** text) { return otr_communicator_id(static_cast<uint32_t>(device), text); });
 }
 
-// What all ranks agree on: an id behind kSome, or behind kNone which rank has no communicators, and why.
+// The decision of all ranks: an id behind kSome, or behind kNone the rank that has no communicators, and why.
 std::string agree(c10d::Store& store, const Membership& membership) {
   std::string reason = why_not(membership.device);
   if (membership.rank != 0) {

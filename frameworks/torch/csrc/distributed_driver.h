@@ -13,7 +13,7 @@
 
 namespace outrigger {
 
-/// Where and as which rank a communicator is made.
+/// The device and the rank for which a communicator is made.
 struct Membership {
   c10::DeviceIndex device;
   int rank;

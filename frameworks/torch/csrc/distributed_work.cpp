@@ -10,7 +10,7 @@
 namespace outrigger {
 namespace {
 
-// How long a wait with a limit sleeps between two looks, at most.
+/// The longest sleep between two looks of a wait with a limit.
 constexpr auto kLook = std::chrono::milliseconds(1);
 
 // A future that is complete on the current stream, whose callbacks and waiters are ordered behind it.
@@ -101,7 +101,7 @@ bool DeviceWork::isCompleted() {
   try {
     return passed();
   } catch (const c10::Error&) {
-    // What has failed will not go on.
+    // Work that has failed will not go on.
     return true;
   }
 }

@@ -18,7 +18,7 @@ namespace outrigger {
 /// A point of a stream.
 class Point {
  public:
-  /// Where the stream is now.
+  /// The end of all work that the stream has by now.
   Point(c10::DeviceIndex device, otr_stream_t stream);
   ~Point();
   Point(const Point&) = delete;
@@ -41,7 +41,7 @@ using Points = std::vector<std::shared_ptr<const Point>>;
 /// The name that torch.distributed has for an operation.
 const char* name_of(c10d::OpType type);
 
-/// What work is, for messages and waits.
+/// The description of work, for messages and waits.
 struct WorkInfo {
   c10::Device device;
   int rank;
@@ -51,7 +51,7 @@ struct WorkInfo {
   std::shared_ptr<PeerFailure> failure;
   /// Whether `wait` also has the host wait, as that of a barrier does.
   bool host_waits = false;
-  /// Where a receive from any rank puts whose data came.
+  /// The rank whose data came, of a receive from any rank.
   std::shared_ptr<std::atomic<int>> source;
 };
 

@@ -48,7 +48,7 @@ struct Numbers {
   void take(const at::Tensor&) {}
 };
 
-/// Which arguments of the operator are numbers of the native one.
+/// Arguments of the operator that are numbers of the native one.
 enum class Take {
   kArguments,  ///< all that are no tensors
   kNothing,    ///< none: the iterator already holds a scalar argument as an operand

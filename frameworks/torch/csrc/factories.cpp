@@ -40,7 +40,7 @@ bool poisons() {
   return must_be_deterministic() && at::globalContext().deterministicFillUninitializedMemory();
 }
 
-// What deterministic mode asks of memory that nobody has written.
+// Deterministic mode fills memory that nobody has written.
 at::Tensor poison_if_deterministic(at::Tensor tensor) {
   if (C10_UNLIKELY(poisons())) {
     at::native::fill_empty_deterministic_(tensor);

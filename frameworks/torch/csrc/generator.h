@@ -44,7 +44,7 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   std::shared_ptr<const otr_generator_t> handle_;
 };
 
-/// Where a random operator's numbers start.
+/// The start of a random operator's numbers.
 struct Philox {
   uint64_t seed;
   uint64_t offset;

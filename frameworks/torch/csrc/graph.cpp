@@ -58,7 +58,7 @@ PyObject* exception_at_begin() {
   return gil ? handled_exception() : nullptr;
 }
 
-/// What a Python object says of itself, or an empty text. The GIL is held.
+/// The text of a Python object, empty if it has none. The GIL is held.
 std::string text_of(PyObject* object) {
   PyObject* text = PyObject_Str(object);
   const char* utf8 = text == nullptr ? nullptr : PyUnicode_AsUTF8(text);
@@ -196,7 +196,7 @@ void Graph::capture_end() {
     std::swap(handled, handled_);
     stream = stream_;
   }
-  // What was cast in the capture has its numbers at a replay only.
+  // Copies that autocast made in the capture have their numbers at a replay only.
   at::autocast::clear_cache();
   const std::optional<std::string> exception = exception_since(handled);
   if (exception.has_value()) {

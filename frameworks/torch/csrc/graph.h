@@ -111,11 +111,11 @@ class Graph {
   /// takes the bodies as they are.
   static void capture_conditional(uint32_t kind, const at::Tensor& predicate, const std::vector<const Graph*>& bodies);
 
-  /// What is known of the captured and of the executable graph.
+  /// Figures of the captured and of the executable graph.
   otr_graph_info_t info() const;
   otr_graph_exec_info_t exec_info();
 
-  /// What is known of the pool.
+  /// Figures of the pool.
   otr_pool_info_t pool_info() const;
 
   /// The device, or -1 before the first capture.
@@ -153,7 +153,7 @@ class Graph {
 };
 
 #if OUTRIGGER_TORCH_SINCE(12)
-/// What torch makes when it is asked for a graph of our device types.
+/// A graph of our device types behind torch's interface for graphs.
 class AcceleratorGraph final : public at::GraphImplInterface {
  public:
   explicit AcceleratorGraph(const at::GraphImplArgs& args) : graph_(args.keep_graph) {}

@@ -21,7 +21,7 @@ namespace {
 thread_local bool born_on_device = false;
 thread_local c10::Device born_device(c10::DeviceType::PrivateUse1, 0);
 
-// What the CPU allocator has handed out of device memory and nobody has freed, with what frees it on its device.
+// Addresses of device memory that the CPU allocator has handed out and nobody has freed, with the device's deleter.
 // The deleter of bare pointers asks here and not the runtime, where the address of another device can be any
 // number, also that of a host pointer.
 class BornAddresses;
@@ -38,7 +38,7 @@ class BornAddresses {
     const std::lock_guard<std::mutex> lock(lock_);
     deleters_.emplace(address, deleter);
   }
-  // Its deleter, or NULL if it is none of them.
+  // The deleter of an address, or NULL if the address is none of these.
   c10::DeleterFnPtr remove(void* address) {
     const std::lock_guard<std::mutex> lock(lock_);
     const auto found = deleters_.find(address);

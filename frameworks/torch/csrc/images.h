@@ -34,7 +34,7 @@ class Images {
     c10::Storage storage;  // the image's, before the operator saw it
   };
 
-  /// What an error of the meta function means: that the arguments are wrong, or that nobody knows the results.
+  /// The meaning of an error of the meta function: that the arguments are wrong, or that nobody knows the results.
   enum class Errors { kThrow, kAreNoAnswer };
 
   explicit Images(const c10::OperatorHandle& op) : op_(op) {}
@@ -62,7 +62,7 @@ class Images {
     return result.device() == device_;
   }
 
-  /// Why nothing was found.
+  /// The reason why nothing was found.
   const std::string& problem() const {
     return problem_;
   }

@@ -252,7 +252,7 @@ at::HostStats PinnedAllocator::get_stats() {
   at::HostStats to;
   to.active_requests = stat(from.active);
   to.active_bytes = stat(from.active_bytes);
-  // What is held of the system, in use or cached.
+  // Torch asks for what is held of the system, in use or cached.
   to.allocations = stat(from.segments);
   to.allocated_bytes = stat(from.reserved_bytes);
   to.num_host_alloc = static_cast<int64_t>(from.device_allocs);

@@ -20,7 +20,7 @@ namespace {
 
 using Number = unsigned long long;
 
-/// Where a function takes a device, this is pinned host memory.
+/// The number of pinned host memory where a function takes a device.
 constexpr int kHost = -1;
 
 /// A device of the C ABI from Python's number.
@@ -57,7 +57,7 @@ void set(PyObject* dictionary, const std::string& name, const otr_stat_t& stat) 
   set(dictionary, name + ".freed", stat.freed);
 }
 
-/// What all blocks have, and the blocks of a size class: `blocks` is torch's name for these.
+/// Sets the figures of all blocks, or of the blocks of a size class: `blocks` is torch's name for these.
 template <class Stats>
 void set_blocks(PyObject* dictionary, const std::string& blocks, const Stats& stats) {
   set(dictionary, "allocation." + blocks, stats.allocations);
@@ -278,7 +278,7 @@ struct MemoryPool {
   c10::MempoolId_t id;
   std::vector<std::pair<c10::DeviceIndex, std::shared_ptr<Pool>>> of_devices;
 
-  /// It on a device, made if it has not been used there.
+  /// The pool on a device, made if it has not been used there.
   otr_pool_t on(c10::DeviceIndex device) {
     for (const auto& [index, pool] : of_devices) {
       if (index == device) {
@@ -462,7 +462,7 @@ void attach_out_of_memory_observer(PyObject* observer) {
   const otr_observer_t before = attached;
   attached = made;
   if (before != 0) {
-    // It waits for running calls, which need the GIL. The old observer stays referenced: torch has no way to
+    // The removal waits for running calls, which need the GIL. The old observer stays referenced: torch has no way to
     // take one away, so there are few.
     call([before] { return otr_observer_remove(before); });
   }

@@ -45,7 +45,7 @@ at::Tensor nested_over(const at::Tensor& like, const at::Tensor& buffer) {
 }
 
 void register_to_nested(torch::Library& m) {
-  // Its other arguments are of the CPU.
+  // Sizes, strides and offsets are CPU tensors.
   m.impl("_nested_view_from_buffer", TORCH_FN(at::native::_nested_view_from_buffer));
   m.impl("_nested_from_padded", TORCH_FN(at::native::nested_from_padded_generic));
   m.impl("_transformer_encoder_layer_fwd", TORCH_FN(at::native::transformer_encoder_layer_forward));

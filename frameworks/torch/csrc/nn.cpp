@@ -72,7 +72,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(
   const at::Tensor weight = contiguous(or_undefined(weight_given));
   const at::Tensor bias = contiguous(or_undefined(bias_given));
   const c10::ScalarType dtype = input.scalar_type();
-  // What does not fit goes to the CPU, which says what is wrong.
+  // A call that does not fit goes to the CPU, which says what is wrong.
   if (is_ours(input) && ends_with(input, shape) && has_shape(weight, shape, dtype) && has_shape(bias, shape, dtype) &&
       input.numel() != 0) {
     const at::Tensor x = contiguous(input);

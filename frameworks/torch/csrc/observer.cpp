@@ -19,7 +19,7 @@ std::unordered_map<otr_observer_t, PyObject*>& functions() {
 }
 
 void observe(void* user, const otr_observation_t* what) noexcept {
-  // What an observer allocates itself is not told to it: that would never end.
+  // Allocations of an observer itself are not told to it: that would never end.
   thread_local bool busy = false;
   if (busy) {
     return;
@@ -61,7 +61,7 @@ PyObject* add_observer(unsigned int kinds, PyObject* function) {
 }
 
 void remove_observer(unsigned long long observer) {
-  // It waits for running calls, and those want the GIL, which `call` gives up.
+  // The removal waits for running calls, and those want the GIL, which `call` gives up.
   call([observer] { return otr_observer_remove(observer); });
   const auto entry = functions().find(observer);
   if (entry != functions().end()) {

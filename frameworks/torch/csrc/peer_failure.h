@@ -29,7 +29,7 @@ void watch_communicator(otr_communicator_t communicator);
 /// Ends that.
 void forget_communicator(otr_communicator_t communicator) noexcept;
 
-/// What communicators say of their failure, else the latest one of a group. To go on with behind a text; empty if
+/// The failure as communicators tell it, else the latest one of a group. The text continues another one; empty if
 /// nothing is known.
 std::string why_peers_were_lost();
 

@@ -74,7 +74,7 @@ void register_runtime() {
   at::setHostAllocator(T, PinnedAllocator::instance());
 }
 
-/// What torch's hooks of both device types ask for in the same words. `Base` is torch's interface.
+/// Hooks of torch that both device types have in the same words. `Base` is torch's interface.
 template <c10::DeviceType T, class Base>
 struct Hooks : Base {
   void init() const override {

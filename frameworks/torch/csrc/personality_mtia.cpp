@@ -30,7 +30,7 @@ class Graphs {
     return found->second;
   }
   void remove(int64_t number) {
-    // Its destructor must not run under the lock.
+    // The graph's destructor must not run under the lock.
     const std::shared_ptr<Graph> graph = get(number);
     const std::lock_guard<std::mutex> lock(lock_);
     graphs_.erase(number);

@@ -1,4 +1,5 @@
-// What nearly every file includes of torch, for `setup.py` to compile once. No file relies on it: each includes what it uses.
+// Headers of torch that nearly every file includes, for `setup.py` to compile once. No file relies on this one: each
+// includes what it uses.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>

@@ -16,7 +16,7 @@
 namespace outrigger {
 namespace {
 
-/// What stands in front of the words in the block of a host function.
+/// The beginning of a host function's argument block, in front of the words.
 struct Head {
   Groups run;
   int64_t groups;
@@ -124,7 +124,7 @@ void CompiledKernel::launch(const uint64_t* values, Trial* trial) const {
   if (count <= 0) {
     return;
   }
-  // How much a group does. The kernel is told, so one text serves all sizes and all devices.
+  // The elements of a group are told to the kernel, so that one text serves all sizes and all devices.
   const bool serial = group_size == 1;
   const int64_t deep = std::max<int64_t>(reduced.of(values), 1);
   int64_t chunk = 1;

@@ -26,7 +26,7 @@ struct Extent {
   }
 };
 
-/// What a kernel takes, and where its code is: a function of this process where the driver runs host functions, else a
+/// A kernel's arguments and code: a function of this process where the driver runs host functions, else a
 /// kernel of a module.
 class CompiledKernel {
  public:

@@ -333,7 +333,7 @@ c10::SmallVector<int64_t, 8> sizes_of(PyObject* tuple) {
   return sizes;
 }
 
-/// What `program_empty` does for this thread between `note_tensors` and `noted_tensors`.
+/// Notes on the tensors that `program_empty` makes for this thread between `note_tensors` and `noted_tensors`.
 struct Noted {
   bool is_suspended = false;
   // Of each tensor that was made. While one is noted no other one gets its address.

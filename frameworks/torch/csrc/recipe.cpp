@@ -165,7 +165,7 @@ Recipe::Answer Recipe::run(RecipeCall& call) const {
       return Answer::kOtherSizes;
     }
   }
-  // What is found out before anything is allocated, since a call that does not fit must leave no trace.
+  // All sizes are found before anything is allocated, since a call that does not fit must leave no trace.
   struct Place {
     c10::SmallVector<int64_t, 6> sizes, strides;
   };

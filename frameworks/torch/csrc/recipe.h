@@ -18,7 +18,7 @@ struct RecipeCall {
   std::vector<at::Tensor> inputs;
   // Of each input its sizes, then its strides.
   c10::SmallVector<int64_t, 48> fields;
-  // Where results are wanted; empty if they are new. An undefined one is new, too.
+  // Tensors for the results; empty if they are new. An undefined one is new, too.
   std::vector<at::Tensor> wanted;
   // The sizes and strides of results, where the operands are shown as one dimension of all their elements.
   bool is_flat = false;
@@ -32,8 +32,8 @@ class Recipe {
   /// Reads what `inductor/eager.py` wrote. ValueError if that makes no sense. The kernels outlive the recipe.
   Recipe(std::vector<int64_t> code, std::vector<const CompiledKernel*> kernels, std::vector<c10::ScalarType> dtypes);
 
-  /// What became of a call: it has run, the recipe is for other sizes, or for other results than those that are wanted.
-  /// Nothing was done in the last two.
+  /// The outcome of a call: it has run, the recipe is for other sizes, or for other results than those that are
+  /// wanted. Nothing was done in the last two.
   enum class Answer { kDone, kOtherSizes, kOtherResults };
   Answer run(RecipeCall& call) const;
 

@@ -37,7 +37,7 @@ struct Layout {
 
 constexpr uint32_t kNowhere = UINT32_MAX;
 
-/// Where a tensor of a recorded call is.
+/// A tensor of a recorded call: its layout, and the memory that it is in.
 struct Place {
   Layout layout;
   /// The number of its address among those of the node; `kNowhere` without bytes and for host tensors.
@@ -168,7 +168,7 @@ otr_code_t replay(const Recorded& call, const uint64_t* addresses, int64_t bias)
   return fits ? OTR_OK : OTR_ERR_INTERNAL;
 }
 
-/// What a node runs. `arguments` is the recorded call, then the addresses.
+/// The host function of a node. `arguments` is the recorded call, then the addresses.
 otr_code_t run_node(const void* arguments, uint32_t, int64_t bias) noexcept {
   const auto* words = static_cast<const uint64_t*>(arguments);
   try {

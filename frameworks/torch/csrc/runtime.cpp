@@ -96,7 +96,7 @@ void raise(otr_status_t* status) {
 }
 
 void warn_if_failed(otr_status_t* status, const char* doing) noexcept {
-  // What a forked child lets go is its parent's.
+  // Objects that a forked child lets go are its parent's.
   if (status == nullptr || otr_status_code(status) == OTR_ERR_FORKED) {
     otr_status_free(status);
     return;

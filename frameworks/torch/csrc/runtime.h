@@ -22,7 +22,7 @@
 
 namespace outrigger {
 
-/// How messages begin: the name of the device type and a colon.
+/// The beginning of messages: the name of the device type and a colon.
 const char* who() noexcept;
 
 /// Has messages speak of another name than outrigger. Before any other call.
@@ -47,7 +47,7 @@ std::string text_from(const Call& call) {
   return otr::take(text);
 }
 
-/// What a failed status says: message, operator and stream. The status stays the caller's.
+/// The text of a failed status: message, operator and stream. The status stays the caller's.
 std::string describe(const otr_status_t* status);
 
 /// Reports a failed status as a warning, for destructors and callbacks, which cannot throw.
@@ -143,7 +143,7 @@ c10::Stream torch_stream(otr_stream_t stream, c10::Device device);
 /// waited for work that only later work of the device reads.
 extern std::atomic<bool> has_streams;
 
-/// What a wait does that a program has not asked for by name, such as that of `item()`.
+/// The effect of a wait that a program has not asked for by name, such as that of `item()`.
 enum class SyncDebug : int { kDefault = 0, kWarn = 1, kError = 2 };
 extern std::atomic<SyncDebug> sync_debug_mode;
 
@@ -162,7 +162,7 @@ inline void synchronize(otr_stream_t stream) {
 /// Whether the device's memory can be read and written by the host at its device addresses.
 bool is_host_visible(c10::DeviceIndex device);
 
-/// What the runtime knows of a device.
+/// The properties of a device.
 otr_device_info_t device_info(c10::DeviceIndex device);
 
 /// The device address of a pointer that torch holds.

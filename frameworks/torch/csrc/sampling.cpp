@@ -131,7 +131,7 @@ at::Tensor& permutation(int64_t n, OptionalGenerator generator, at::Tensor& out)
 
 constexpr int64_t LARGEST_CATEGORY_COUNT = int64_t{1} << 24;
 
-// What torch checks of probabilities before it draws. The stream fails, as nobody waits for their values.
+// Torch's checks of probabilities before it draws. The stream fails, as nobody waits for their values.
 void check_chances(const at::Tensor& chances) {
   const at::Tensor valid = chances.max().lt(std::numeric_limits<double>::infinity()).logical_and_(chances.min().ge(0));
   at::_assert_async(valid, "probability tensor contains either `inf`, `nan` or element < 0");

@@ -30,7 +30,7 @@ PyObject* view_on_host(PyObject* object) {
   const at::Tensor& tensor = tensor_of(object);
   at::Tensor view;
   {
-    // It waits for the stream.
+    // The view waits for the stream.
     const WithoutGil released;
     view = host_view(tensor);
   }

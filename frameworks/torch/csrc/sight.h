@@ -9,7 +9,7 @@
 
 namespace outrigger {
 
-/// What is seen of a call: first its arguments, one after the other, then its tensors together.
+/// The form of a call: first its arguments are added, one after the other, then its tensors together.
 class Sight {
  public:
   explicit Sight(c10::Device device);
@@ -32,7 +32,8 @@ class Sight {
   bool tensor(const at::Tensor& one);
   // Sizes and strides of 0 and 1 are classes of their own: a trace takes them as they are.
   void field(c10::IntArrayRef values);
-  // What results look like. As with torch's iterators, dimensions of one element have the strides of the layout.
+  // Takes the form of results from a tensor. As with torch's iterators, dimensions of one element have the strides of
+  // the layout.
   void note(const at::Tensor& model);
 };
 

@@ -9,7 +9,7 @@
 
 namespace outrigger {
 
-/// What HostScope does for dense tensors, for tensors of every layout.
+/// A HostScope for tensors of every layout, which uses another one for the dense tensors.
 class SparseScope {
  public:
   explicit SparseScope(HostScope& scope) : scope_(scope) {}

@@ -6,7 +6,7 @@
 
 namespace outrigger {
 
-/// What of a stack is kept.
+/// The frames of a stack that are kept.
 enum class Stacks { kNone, kPython, kAll };
 
 /// Options of a memory history that keeps these stacks.

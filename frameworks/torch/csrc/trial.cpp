@@ -34,10 +34,10 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kFewest = 5, kMost = 1000;
 constexpr double kLeastRun = 2e-4;
 
-/// How often a process that says nothing is looked after, in milliseconds.
+/// Milliseconds between two looks after a process that says nothing.
 constexpr int kLook = 50;
 
-/// What the process says before its times.
+/// The answer of the process, before its times.
 struct Reply {
   bool has_run;
   otr_code_t code;
@@ -55,7 +55,7 @@ struct Shared {
   ino_t inode;
 };
 
-/// Those that may be written to. They are read to the end before one is changed.
+/// Shared mappings that may be written to, all of them read before one is changed.
 std::vector<Shared> shared_mappings(bool* known) {
   std::vector<Shared> found;
   std::ifstream maps("/proc/self/maps");
@@ -155,7 +155,7 @@ otr_code_t timed(const Trial& trial, const std::function<otr_code_t()>& work, st
     double sum = 0;
     const auto start = Clock::now();
     for (size_t i = 0; i < count && code == OTR_OK; ++i) {
-      // What is restored between is not a part of the time.
+      // The time to restore memory between runs does not count.
       trial.restored.empty() ? void(code = work()) : void(sum += once(&code));
     }
     times->push_back((trial.restored.empty() ? since(start) : sum) / static_cast<double>(count));
@@ -165,7 +165,7 @@ otr_code_t timed(const Trial& trial, const std::function<otr_code_t()>& work, st
 
 /// The life of the forked process.
 [[noreturn]] void live(const Trial& trial, const std::function<otr_code_t()>& work, int output) {
-  // Who has asked may be killed meanwhile.
+  // If the process that has asked is killed, this one goes with it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
@@ -188,7 +188,8 @@ otr_code_t timed(const Trial& trial, const std::function<otr_code_t()>& work, st
   _exit(said ? 0 : 1);
 }
 
-/// What the process says, up to its end or the limit. Another process may hold the pipe open, so its end is looked for too.
+/// The output of the process, up to its end or the limit. Another process may hold the pipe open, so its own end is
+/// looked for too.
 std::string heard(int input, pid_t child, double limit, bool* is_over, int* status) {
   std::string said;
   const auto begin = Clock::now();

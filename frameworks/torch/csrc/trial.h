@@ -14,13 +14,13 @@
 
 namespace outrigger {
 
-/// What is asked of a trial, and what was found.
+/// The task of a trial, and its findings.
 struct Trial {
   struct Bytes {
     uint64_t address, size;
   };
 
-  /// What is as it was before each time that the work runs.
+  /// Memory that is restored before each run of the work.
   std::vector<Bytes> restored;
   /// Whether the work may use all of torch's threads.
   bool shared = false;
@@ -31,7 +31,7 @@ struct Trial {
   bool has_run = false;
   /// Seconds of the work in each run.
   std::vector<double> times;
-  /// Why there are no times.
+  /// The reason why there are no times.
   std::string failure;
 
   /// Has a process run the work, first once and then for as long as it is timed. Waits for it, and never throws.

@@ -35,7 +35,7 @@ void each_tensor(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-/// What a value becomes when every tensor in it goes through `convert`.
+/// A value with every tensor in it replaced by the result of `convert`.
 template <class Convert>
 c10::IValue map_tensors(const c10::IValue& value, const Convert& convert) {
   if (value.isTensor()) {

@@ -60,7 +60,7 @@ std::optional<c10::ScalarType> common_type(const Iterator& iterator) {
 #if OUTRIGGER_TORCH_SINCE(13)
   return iterator.maybe_common_dtype();
 #else
-  // Its accessor asserts that there is one.
+  // Torch's accessor asserts that there is a type.
   struct Open : Iterator {
     using Iterator::common_dtype_;
   };
