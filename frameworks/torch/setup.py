@@ -35,12 +35,12 @@ REPOSITORY = HERE.parent.parent
 SOURCES = sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").glob("*.cpp"))
 PREFIX = "csrc/prefix.h"
 LIBRARY = "liboutrigger.so"
-# What the package carries besides, where it was built.
+# Files that the package carries besides, where it was built.
 DRIVERS = ("liboutrigger_opencl.so", "liboutrigger_cuda.so")
 
 
 def torch_folder() -> Path:
-    """Where torch is installed. It is not imported: for another version, only its wheel need be there, without what that needs."""
+    """The folder of torch, which is not imported: of another version, its wheel may be there without what it needs."""
     spec = find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("torch_outrigger: torch is not installed in this Python: python -m pip install torch")

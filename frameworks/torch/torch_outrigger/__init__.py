@@ -19,7 +19,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _ALWAYS = {"Vendor": "._vendor", "diagnose": "._diagnose"}
-"""What is there also if the shim could not be loaded."""
+"""Names that are there also if the shim could not be loaded."""
 
 _lock = threading.RLock()
 _loaded = False

@@ -31,7 +31,7 @@ class _Passes:
     output_grads: tuple[Tensor | None, ...] = ()
     input_grads: tuple[Tensor | None, ...] = ()
     calls: int = 0
-    """How often the forward graph was replayed."""
+    """Replays of the forward graph."""
 
 
 class _Replayed(torch.autograd.Function):

@@ -192,7 +192,7 @@ def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return _default_generators()
     if name == "_initialized":
-        # What torch.utils.checkpoint asks before it saves and restores the device's random state.
+        # The name by which torch.utils.checkpoint asks before it saves and restores the device's random state.
         return is_initialized()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -257,7 +257,7 @@ class device_of(device):
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What is known of a device."""
+    """The properties of a device."""
 
     name: str
     vendor: str
@@ -279,7 +279,7 @@ class DeviceProperties:
     code_formats: int
     """The forms of code that `compile_kernel` and modules take: bit N is OTR_CODE_* number N."""
     features: int
-    """What code for the device may use besides 32-bit numbers: OTR_FEATURE_*."""
+    """Features that code for the device may use besides 32-bit numbers: OTR_FEATURE_*."""
     largest_group: int
     """Work-items of a group; 0 if unknown."""
     sub_group: int
@@ -296,7 +296,7 @@ class DeviceProperties:
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """What is known of a device."""
+    """The properties of a device."""
     return DeviceProperties(**_C.device_info(device_index(device)))
 
 
@@ -306,7 +306,7 @@ def get_device_name(device: DeviceLike = None) -> str:
 
 
 def get_device_capability(device: DeviceLike = None) -> dict[str, Any]:
-    """What a device supports, in the form of `torch.accelerator.get_device_capability`."""
+    """The capabilities of a device, in the form of `torch.accelerator.get_device_capability`."""
     return torch._C._accelerator_getDeviceCapability(device_index(device))
 
 
@@ -391,7 +391,7 @@ def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any
 
 
 def _inductor_backend_init() -> None:
-    """What Inductor calls before it compiles for a device of this type for the first time."""
+    """Registers the device type with Inductor, which calls this before it compiles for it for the first time."""
     from .inductor import register
 
     register(device_type())

@@ -39,7 +39,7 @@ def arch(index: int = 0) -> str:
 
 @functools.cache
 def no_triton() -> str | None:
-    """Why kernels of Triton do not run on the device; None if they do."""
+    """The reason why kernels of Triton do not run on the device; None if they do."""
     try:
         import triton
     except ImportError as error:

@@ -86,7 +86,7 @@ def _take(place: bytes, recipes: list[Any], device: torch.device, may_compile: b
 
 
 def _known(place: bytes, device: torch.device) -> list[Any] | None:
-    """What is loaded of a class; None if nothing is."""
+    """The loaded recipes of a class; None if there are none."""
     return list(_loaded.get((place, device.index), {}).values()) or None
 
 
@@ -100,7 +100,7 @@ def _place(name: str, overload: str, key: bytes, device: torch.device) -> bytes:
 
 
 def _read(place: bytes) -> dict[str, Any]:
-    """What is stored for a class; nothing if nothing is."""
+    """The stored recipes of a class; empty if there are none."""
     value = _C.store_get(place)
     with contextlib.suppress(ValueError):
         stored = json.loads(value or b"")
@@ -120,7 +120,7 @@ def _load(recipe: dict[str, Any], device: torch.device, may_compile: bool) -> tu
     ]
     program.begin(may_compile)
     for one in kernels:
-        # What its compiler refuses is found here, not in a call of the program.
+        # The load finds what the kernel's compiler refuses, which a call of the program would find too late.
         one.load()
     return recipe["code"], kernels, [getattr(torch, one) for one in recipe["dtypes"]]
 

@@ -1,6 +1,6 @@
-"""What torch's fake tensors say of results on the device, where the device does otherwise than they assume.
+"""Results of fake tensors on the device, where the device does otherwise than torch assumes.
 
-It must never compute: it is about shapes and layouts. docs/compile.md says who asks.
+This module must never compute: it is about shapes and layouts. docs/compile.md says who asks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _add_to(module: ModuleType, name: str) -> None:
                     return value
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=to)
 
-            # What it gives besides the sums has the sizes of the CPU's, and torch assumes those of CUDA.
+            # Results besides the sums have the sizes of the CPU's, and torch assumes those of CUDA.
             with fake_mode:
                 named = {key: moved(value, "cpu") for key, value in kwargs.items()}
                 results = func(moved(weight, "cpu"), *(moved(one, "cpu") for one in args), **named)

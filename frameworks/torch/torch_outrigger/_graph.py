@@ -39,7 +39,7 @@ def graph_pool_handle() -> PoolId:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What tensors must agree in to stand for each other in a graph."""
+    """The properties in which tensors must agree to stand for each other in a graph."""
 
     device: torch.device
     dtype: torch.dtype
@@ -200,7 +200,7 @@ class Graph:
         _C.graph_check(self._handle)
 
     def info(self) -> dict[str, Any]:
-        """What was captured (`nodes`, `edges`, `memory_bytes`) and what is executed (`exec`)."""
+        """Figures of the captured graph (`nodes`, `edges`, `memory_bytes`) and of the executable one (`exec`)."""
         return {**_C.graph_info(self._handle), "exec": _C.graph_exec_info(self._handle)}
 
     def pool_info(self) -> dict[str, int]:

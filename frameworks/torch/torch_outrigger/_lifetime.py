@@ -16,7 +16,7 @@ import torch
 from . import _C
 
 DeviceLike = torch.device | str | int | None
-"""How a function here is told of a device: None is the current one."""
+"""A device as functions here take it: None is the current one."""
 
 _types: tuple[str, ...] = ()
 _lock = threading.RLock()
@@ -101,7 +101,7 @@ def when_initialized(key: str, action: Callable[[], None]) -> None:
 
 
 def device_count() -> int:
-    """How many devices there are. If there is none, a warning says why, once."""
+    """The number of devices. If there is none, a warning says why, once."""
     global _warned_of_no_device
     if _is_in_bad_fork():
         return 0

@@ -1,5 +1,5 @@
-"""What torch.mtia lacks beside `torch.outrigger`: figures and pools of memory, graphs with bindings, observers, ranges
-and others. They are the same functions, which take devices of both types.
+"""Functions that torch.mtia lacks beside `torch.outrigger`: figures and pools of memory, graphs with bindings,
+observers, ranges and others. They are the same functions, which take devices of both types.
 
 torch's own names stay torch's, also where torch.outrigger has more to say under the same name: `torch_outrigger.memory`
 has that. This must never start the runtime.
@@ -48,7 +48,7 @@ def complete() -> None:
 
 
 def stand_behind(other: str) -> None:
-    """Where PrivateUse1 is served too, it is torch's accelerator. Once.
+    """Makes PrivateUse1 torch's accelerator, where it is served too. Once.
 
     Parts of torch that look for a device find that, and not MTIA. The engine of gradients looks for the accelerator's
     streams, and would end with an internal assertion for tensors of MTIA: the error says so.

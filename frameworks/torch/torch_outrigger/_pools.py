@@ -36,15 +36,15 @@ class MemPool:
 
     @property
     def id(self) -> PoolId:
-        """Its name, for `graph(pool=...)`."""
+        """The pool's name, for `graph(pool=...)`."""
         return self._id
 
     def use_count(self) -> int:
-        """How many graphs and threads use it, on all devices, and 1 for this object."""
+        """The number of graphs and threads that use the pool, on all devices, and 1 for this object."""
         return 1 + sum(info["users"] for info in self._infos())
 
     def info(self, device: DeviceLike = None) -> dict[str, Any]:
-        """What it holds of a device: `reserved_bytes`, `allocated_bytes`, `peak_allocated_bytes`, `limit`,
+        """Figures of the pool on a device: `reserved_bytes`, `allocated_bytes`, `peak_allocated_bytes`, `limit`,
         `users`, `asleep`, `asleep_bytes`, and its `number`, as snapshots have it."""
         return _C.pool_info(self._pool, device_index(device))
 
@@ -53,7 +53,7 @@ class MemPool:
         _C.pool_set_limit(self._pool, device_index(device), _NO_LIMIT if limit is None else limit)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        """Its segments and their blocks, of all devices where it was used."""
+        """The pool's segments and their blocks, of all devices where it was used."""
         numbers = {index: _C.pool_info(self._pool, index)["number"] for index in _C.pool_devices(self._pool)}
         segments = _snapshot.take()["segments"]
         return [one for one in segments if numbers.get(one["device"]) == one["segment_pool_id"][1] != 0]

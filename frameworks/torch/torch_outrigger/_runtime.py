@@ -60,7 +60,7 @@ def fallback_report() -> list[dict[str, Any]]:
 
 
 def operator_report() -> list[dict[str, Any]]:
-    """Where operators ran so far.
+    """The operators that ran so far, and the places where they ran.
 
     Each entry has `operator`; `place`: "device" (an operator of the driver; on a device that is the CPU also a kernel
     of Outrigger), "compiled" (kernels that were compiled for it: docs/compile.md), "host_kernel" (a kernel of Outrigger on
@@ -90,7 +90,7 @@ def timed_operators() -> Iterator[None]:
 
 
 def fallback_mode() -> str:
-    """What happens if the device has no kernel for an operator, in the form of `set_fallback_mode`."""
+    """The setting for operators that have no kernel on the device, in the form of `set_fallback_mode`."""
     return _C.fallback_policy()
 
 
@@ -140,8 +140,9 @@ _SYNC_MODES = {"default": 0, "warn": 1, "error": 2}
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """What happens when a call waits for the device without saying so in its name, such as `item()`, a copy to the CPU
-    or an operator that runs there: "default" (0) nothing, "warn" (1) a warning, "error" (2) RuntimeError when it has waited.
+    """Sets what happens when a call waits for the device without saying so in its name, such as `item()`, a copy to the
+    CPU or an operator that runs there: "default" (0) nothing, "warn" (1) a warning, "error" (2) RuntimeError when it has
+    waited.
 
     `synchronize` of devices, streams and events is not meant. The mode is that of all threads.
     """
@@ -152,7 +153,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
 
 
 def get_sync_debug_mode() -> int:
-    """What `set_sync_debug_mode` has set: 0, 1 or 2."""
+    """The mode that `set_sync_debug_mode` has set: 0, 1 or 2."""
     return _C.sync_debug_mode()
 
 
@@ -196,7 +197,7 @@ class Observation:
     name: str
     """The operator that fell back; else empty."""
     nanoseconds: int
-    """How long a fallback took; else 0."""
+    """The time that a fallback took; else 0."""
 
 
 class MemoryObserver:

@@ -37,7 +37,7 @@ def load() -> ModuleType:
     except ImportError as error:
         raise ImportError(f"The compiled part does not load: {error}\n{_BUILD}") from error
     sys.modules[name] = module
-    # What `from . import _C` finds.
+    # The package's attribute, which `from . import _C` finds.
     setattr(sys.modules[__package__], "_C", module)
     return module
 

@@ -25,7 +25,7 @@ class _ClassProperty:
 
 
 class _DeviceStorage(_LegacyStorage):
-    """What all of them share: device memory cannot be made from a buffer, or shared by name."""
+    """A storage in device memory, which cannot be made from a buffer, or shared by name."""
 
     @classmethod
     def from_buffer(cls, *_args: Any, **_kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How long work of a device takes: seconds of several launches in a row, divided by their number, so that no wait is part of them."""
+"""The time of work on a device: seconds of several launches in a row over their number, so that no wait is a part."""
 
 from __future__ import annotations
 

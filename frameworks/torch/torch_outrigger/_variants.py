@@ -25,7 +25,7 @@ class _View:
     """A result that lies in the memory of an argument."""
 
     number: int
-    """Which leaf of the arguments."""
+    """The number of the leaf among the arguments."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -74,7 +74,7 @@ class Variants:
         self._variants: OrderedDict[Hashable, _Variant] = OrderedDict()
         # Keys that ran eagerly once. Bounded too: a key that is seen rarely is not worth a graph.
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
-        # Where each device's last replay ran, and its end.
+        # The stream of each device's last replay, and its end.
         self._last: dict[torch.device, tuple[torch.Stream, torch.Event]] = {}
         self._counts = {"eager": 0, "captures": 0, "replays": 0, "evictions": 0}
 
@@ -203,7 +203,7 @@ def _without_history(tensor: Tensor) -> Tensor:
 
 
 def _kept(result: Any, leaves: list[Any]) -> Any:
-    """What is kept of a result of the capture, to find the result of each replay."""
+    """The part of a result of the capture that is kept, to find the result of each replay."""
     if not isinstance(result, Tensor):
         return result
     for number, leaf in enumerate(leaves):

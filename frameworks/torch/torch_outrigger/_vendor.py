@@ -24,7 +24,7 @@ autocast_dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What a vendor's package says of its device."""
+    """The description of a device by its vendor's package."""
 
     name: str
     """The device type in torch: `torch.ones(3, device="acme")`. Lower-case letters, digits and underscores."""

@@ -43,7 +43,7 @@ def module_of(device_type: str) -> ModuleType:
     made = ModuleType(f"torch.{device_type}.amp", __doc__)
     members = (GradScaler, autocast, custom_bwd, custom_fwd)
     for member in members:
-        # Where pickle looks for it.
+        # Pickle looks for the member by these names.
         member.__module__, member.__qualname__ = made.__name__, member.__name__
         setattr(made, member.__name__, member)
     made.__all__ = [member.__name__ for member in members]

@@ -65,7 +65,7 @@ def calls(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, Calla
 
 
 def compile_calls(device: torch.device, dtype: torch.dtype, wanted: set[str]) -> dict[str, str]:
-    """Where each of the wanted operators ran in the end: the device, or the CPU."""
+    """The place where each of the wanted operators ran in the end: the device, or the CPU."""
     import torch_outrigger
 
     from . import _C, _eager

@@ -23,7 +23,7 @@ from ._names import moved
 from ._seen import ours
 
 _opened: list[tuple[Any, str, bool, Any]] = []
-"""What stood in the places: owner, name, whether the owner itself had it, and what it was."""
+"""The former members: owner, name, whether the owner itself had it, and its value."""
 _MISSING = object()
 
 
@@ -42,7 +42,7 @@ def open_all() -> None:
 
 
 def _if_open(action: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """What waits for an import has no effect after `close_all`."""
+    """Changes a module that is imported late, unless all doors are closed by then."""
     if _opened:
         action(module)
 
@@ -186,7 +186,7 @@ def _amp() -> None:
 
 
 def _tag(storage: Any) -> str | None:
-    """What is written into a checkpoint: CUDA's name, so that a machine with CUDA loads it too."""
+    """The device in a checkpoint: CUDA's name, so that a machine with CUDA loads it too."""
     return f"cuda:{storage.device.index}" if storage.device.type == _lifetime.device_type() else None
 
 
@@ -347,4 +347,4 @@ _LATER: dict[str, Callable[[ModuleType], None]] = {
     "torch.fx.experimental.proxy_tensor": _in_mode("ProxyTorchDispatchMode"),
     "torch.utils.cpp_extension": _no_extensions,
 }
-"""What is changed when the program, or torch, imports it."""
+"""Changes to modules when the program, or torch, imports them."""

@@ -1,4 +1,4 @@
-"""Which libraries a shared library names as needed, from its file alone. It must never load one."""
+"""The libraries that a shared library names as needed, from its file alone. No library must ever be loaded."""
 
 from __future__ import annotations
 

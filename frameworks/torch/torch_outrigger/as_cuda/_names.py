@@ -1,4 +1,4 @@
-"""What each name of `torch.cuda` becomes. docs/as-cuda.md has the same as a table, and a test compares both with torch.
+"""The names of `torch.cuda`, and what each becomes. docs/as-cuda.md has the same table; a test compares both with torch.
 
 A name is ours (the one of the device's module), made here, torch's own still, or refused with a reason.
 """
@@ -19,7 +19,7 @@ from ..graphs import Graph
 from ._seen import ours
 
 CAPABILITY = (8, 0)
-"""What `get_device_capability` says of every device: one pair, as programs choose bfloat16 and attention by it."""
+"""The answer of `get_device_capability` for every device: one pair, as programs choose bfloat16 and attention by it."""
 
 _HERE = torch.device(device_type())
 
@@ -95,7 +95,7 @@ KEPT = {
     "gds graph_annotations green_contexts jiterator nccl profiler sparse tunable": "modules of NVIDIA's platform; using them is "
     "torch's own error",
 }
-"""What stays torch's own, and why."""
+"""Names that stay torch's own, and why."""
 
 REFUSED = {
     "CUDAPluggableAllocator change_current_allocator": "the driver is what allocates",
@@ -106,7 +106,7 @@ REFUSED = {
     "export_dot export_graph_data": "the graph is not one of CUDA; `CUDAGraph.debug_dump` writes it",
     "list_gpu_processes": "a driver does not tell which processes use its device",
 }
-"""What is refused where it is used, and why."""
+"""Names that are refused where they are used, and why."""
 
 
 # ---- what decides for CUDA -------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def _asked_by_torch() -> bool:
 
 
 def _no_cuda() -> AssertionError:
-    # What a torch without CUDA says, and its callers expect.
+    # The error of a torch without CUDA, which its callers expect.
     return AssertionError("Torch has no CUDA device: torch_outrigger.as_cuda answers programs, not torch")
 
 
@@ -134,7 +134,7 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """How many devices there are; none of CUDA for torch's own modules."""
+    """The number of devices; none of CUDA for torch's own modules."""
     return 0 if _asked_by_torch() else _device.device_count()
 
 
@@ -174,7 +174,7 @@ class _Properties:
 
 
 def get_device_properties(device: DeviceLike = None) -> _Properties:
-    """What a program may ask of a device of CUDA and a driver tells."""
+    """The properties that a device of CUDA has and a driver tells."""
     if _asked_by_torch():
         raise _no_cuda()
     return _Properties(device_index(device))
@@ -354,7 +354,7 @@ MADE: dict[str, Any] = {
     "reset_max_memory_cached": _device.reset_peak_memory_stats,
     **{name: _legacy(name) for name in LEGACY},
 }
-"""What is made here, because `torch.cuda` has another form of it than the device's module, or its answer decides."""
+"""Names that are made here, as `torch.cuda` has another form of them than the device's module, or their answer decides."""
 
 PRIVATE: dict[str, Any] = {
     "_exchange_device": torch._C._accelerator_exchangeDevice,
@@ -362,7 +362,7 @@ PRIVATE: dict[str, Any] = {
     "_lazy_init": _lazy_init,
     "_maybe_exchange_device": torch._C._accelerator_maybeExchangeDevice,
 }
-"""What torch calls where a program has named CUDA."""
+"""Functions that torch calls where a program has named CUDA."""
 
 
 def _refusal(name: str, reason: str) -> type:
@@ -373,7 +373,7 @@ def _refusal(name: str, reason: str) -> type:
 
 
 def replacements() -> dict[tuple[ModuleType, str], Any]:
-    """What stands where in `torch.cuda` and its parts."""
+    """The new members of `torch.cuda` and its parts, by their places."""
     wanted = {name: getattr(_device, name) for name in OURS} | MADE
     wanted |= {name: _refusal(name, reason) for names, reason in REFUSED.items() for name in names.split()}
     found: dict[tuple[ModuleType, str], Any] = {}

@@ -1,4 +1,4 @@
-"""What the program's own modules see where they ask what a device is called: CUDA. `_rewrite` puts calls of these into them.
+"""Answers to the program's own modules that ask what a device is called: CUDA. `_rewrite` puts calls of these there.
 
 torch.compile traces these functions, so they are plain.
 """

@@ -70,7 +70,7 @@ def _check() -> None:
 
 
 def started_as() -> tuple[str, list[str]]:
-    """What Python was started with: script, module, code or nothing, and the words from there on."""
+    """The start of Python: with a script, module, code or nothing, and the words from there on."""
     words = sys.orig_argv[1:]
     for number, word in enumerate(words):
         if number and words[number - 1] in ("-W", "-X", "--check-hash-based-pycs"):

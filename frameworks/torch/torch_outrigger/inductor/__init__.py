@@ -67,7 +67,7 @@ def register(name: str) -> None:
         from .scheduling import Scheduling
         from .wrapper import DeviceOps, Wrapper
 
-        # What torch itself registers for MTIA imports packages that are not public.
+        # Torch's own registration for MTIA imports packages that are not public.
         _init_builtin_backend_registration()
         _initialize_device_op_overrides()
         from .. import _dynamo

@@ -23,7 +23,7 @@ Part = Callable[[list[Any]], Any]
 
 @contextlib.contextmanager
 def _unnoted() -> Iterator[None]:
-    """What branches make is not counted: a capture runs all of them, and a call one."""
+    """Leaves tensors that branches make uncounted: a capture runs all of them, and a call one."""
     before = _C.suspend_notes(True)
     try:
         yield

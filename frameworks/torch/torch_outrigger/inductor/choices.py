@@ -56,7 +56,7 @@ _ATTENTION = aten._scaled_dot_product_fused_attention_overrideable.default
 
 @dataclass(frozen=True)
 class Operand:
-    """What a candidate is measured with. Sizes that move are those of the first call."""
+    """An operand with which a candidate is measured. Sizes that move are those of the first call."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -104,7 +104,7 @@ class Question:
     limit_ms: int = field(default_factory=lambda: 1000 * config.candidate_seconds)
     answer: Future[str] = field(default_factory=Future)
     times: dict[str, str] = field(default_factory=dict)
-    """What the candidates took, but for those that failed."""
+    """The times of the candidates, but for those that failed."""
 
     @property
     def sizes(self) -> str:
@@ -162,7 +162,7 @@ class Question:
 
 
 def _code() -> str:
-    """What the answer depends on besides the question and the device."""
+    """The key of what the answer depends on besides the question and the device."""
     text = f"{code_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -275,8 +275,8 @@ def _of_node(node: torch.fx.Node) -> Question | None:
 
 
 def _how(node: torch.fx.Node, *given: Any) -> product.Convolution | None:
-    """How a convolution goes through its input; None if it is one that has no kernel here: a transposed one, one in the layout of
-    channels last, one without batches."""
+    """The parameters of a convolution; None if it has no kernel here: a transposed one, one in the layout of channels
+    last, one without batches."""
     stride, padding, dilation, transposed, _, groups = given
     made = node.meta.get("val")
     numbers = [*stride, *padding, *dilation, groups]
@@ -303,7 +303,7 @@ def _of_attention(device: torch.device, operands: list[Operand], how: product.At
 
 
 def _weighs(node: torch.fx.Node, *given: Any, scale: float | None = None) -> product.Attention | None:
-    """How a node of attention weighs; None if it has a bias, drops out, or more than its first result is used."""
+    """The parameters of attention; None if the node has a bias, drops out, or more than its first result is used."""
     bias, dropout, is_causal, debug = (*given, *(None, 0.0, False, False)[len(given) :])
     if any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):
         return None
@@ -339,7 +339,7 @@ def _chosen(mine: Question | None) -> Variant | None:
 
 
 def _operands(values: Sequence[Any]) -> list[Operand]:
-    """Those of a node that is lowered, whose strides stay."""
+    """The operands of a node that is lowered, whose strides stay."""
     for one in values:
         one.freeze_layout()
     return [Operand.of(one.get_size(), one.get_stride(), one.get_dtype()) for one in values]
@@ -378,7 +378,7 @@ def _product(a: Any, b: Any, variant: Variant) -> Any:
 
 
 def _added(given: Any, made: Any, alpha: Any, beta: Any) -> Any:
-    """What `addmm` adds, in loops behind the product."""
+    """The sum of `addmm`, in loops behind the product."""
     multiply = lowering.lowerings[aten.mul.Tensor]
     made = made if alpha == 1 else multiply(made, alpha)
     if beta == 0:

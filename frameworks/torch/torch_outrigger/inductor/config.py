@@ -26,9 +26,9 @@ candidate: str = ""
 """The candidate that `mode="max-autotune"` uses where it is one, by its name in the log; nothing is measured then."""
 
 candidate_seconds: int = 30
-"""What a candidate may take in the process that measures, with the compilation of its code."""
+"""Seconds that a candidate may take in the process that measures, with the compilation of its code."""
 
 code_version: str = ""
-"""What compiled code depends on besides its text; set for each graph, and part of the key of caches."""
+"""The state that compiled code depends on besides its text; set for each graph, and part of the key of caches."""
 
 install_config_module(sys.modules[__name__])

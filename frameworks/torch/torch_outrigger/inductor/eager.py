@@ -35,8 +35,8 @@ MOST_KERNELS = 4
 """An operator of more kernels is left to the CPU."""
 
 _CHECKS = ("OTR_CHECK(", "otr_checked(", "otr_within(")
-"""What a kernel has that finds indices out of bounds. Those of a call may be wrong, and the CPU names the index then. Where a
-call has no whole numbers, the operator computes its indices from sizes."""
+"""Texts of checks that find indices out of bounds. Indices of a call may be wrong, and the CPU names the index then.
+Where a call has no whole numbers, the operator computes its indices from sizes."""
 
 
 _THREAD = "outrigger-eager"
@@ -131,7 +131,7 @@ def _recipe(
 
 
 def _source(graph: torch.fx.GraphModule, fakes: list[torch.Tensor]) -> str:
-    """What Inductor writes for a graph."""
+    """The code that Inductor writes for a graph."""
     try:
         compile_fx_inner(graph, fakes)
     except wrapper.Written as written:
@@ -141,7 +141,7 @@ def _source(graph: torch.fx.GraphModule, fakes: list[torch.Tensor]) -> str:
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Those of Inductor, and torch's for what Inductor has no loops for: it meets them in another form."""
+    """Inductor's decompositions, and torch's for operators without loops, which Inductor then meets in another form."""
     others = torch._decomp.decomposition_table.items()
     return {**{op: one for op, one in others if op not in lowering.lowerings}, **select_decomp_table()}
 
@@ -244,7 +244,7 @@ _current = threading.local()
 
 
 class _Tape:
-    """What the code does when it runs."""
+    """The allocations and launches of the code when it runs."""
 
     def __init__(self, fakes: list[torch.Tensor], env: ShapeEnv) -> None:
         def known(value: Any) -> Number:
@@ -360,7 +360,7 @@ class _Writer:
         return steps
 
     def _conditions(self) -> list[list[int]]:
-        """What has to be true of a call for the recipe to hold."""
+        """The conditions that a call has to meet for the recipe to hold."""
         found = []
         for number, expr in enumerate(self._fields):
             if self._symbols.get(expr) != number:
@@ -431,7 +431,7 @@ class _Writer:
     def _kernel(self, noted: Noted, name: str) -> list[Any]:
         before, kinds, items, reduced, by_row, pointers, text = noted.about
         has_indices = any(not one.dtype.is_floating_point and one.dtype != torch.bool for one in self._tape.inputs)
-        # What is added in any order is not the same at each call, and a recipe is for every mode of the process.
+        # Numbers that are added in any order differ from call to call, and a recipe is for every mode of the process.
         if "w" in kinds or "otr_atomic_add_" in text or (has_indices and any(one in text for one in _CHECKS)):
             raise Refused
         extents = [list(one) if isinstance(one, tuple) else one for one in (items, reduced)]
@@ -443,5 +443,5 @@ def _hint(value: Any) -> int:
 
 
 def _extent(one: Stand) -> sympy.Expr:
-    """How many elements a tensor without gaps has."""
+    """The number of elements of a tensor without gaps."""
     return sympy.Mul(*one.shape)

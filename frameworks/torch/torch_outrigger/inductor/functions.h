@@ -54,9 +54,9 @@
 #define OTR_PRODUCTS(most) OTR_UNROLL for (i32 otr_j = 0; otr_j < (most); otr_j++) if (otr_j < otr_left)
 #endif
 
-/* Where rows of one operand are columns of another, positions go through tiles of rows and columns: what a cache line of
- * either operand has is used while it is there. OTR_TILES is OTR_SPANS in that order, and `left` says how many columns of
- * the tile follow in the row. */
+/* Positions go through tiles of rows and columns if rows of one operand are columns of another: a cache line of
+ * either operand is used up while it is there. OTR_TILES is OTR_SPANS in that order, and `left` is the number of
+ * columns of the tile that follow in the row. */
 #define OTR_TILE_ROWS 64
 typedef struct {
   i64 top, height, start, columns, width, row, column, left;

@@ -33,11 +33,11 @@ _ALIGNMENT = 16
 
 
 class _Unfit(Exception):
-    """Why a region is not for a graph."""
+    """The reason why a region is not for a graph."""
 
 
 class _Device:
-    """What the regions of a device share: the pool of their graphs, and who ran last in it."""
+    """The pool that the regions of a device share for their graphs, and the stream that ran last in it."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -68,7 +68,7 @@ class _New:
     """A result that is a new tensor of each call."""
 
     number: int
-    """Which of them."""
+    """The tensor's number among those that are new."""
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     """Sizes, strides, and the elements from that tensor's first to its own first, if it is not all of that tensor."""
 
@@ -90,7 +90,7 @@ class _Constant:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Where the results of a region are."""
+    """The places of a region's results."""
 
     results: tuple[_New | _OfInput | _Constant, ...]
     made: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device], ...]
@@ -105,7 +105,7 @@ class _Plan:
         return [_C.program_empty(*one) for one in self.made]
 
     def give(self, made: list[Tensor], inputs: Sequence[Any]) -> list[Any]:
-        """What the region returns."""
+        """The results of the region."""
         given: list[Any] = []
         for one in self.results:
             if type(one) is _Constant:
@@ -323,7 +323,7 @@ class _Graphed:
             if place >= 0:
                 start = (ranges[place][0] + offset) // one.element_size()
                 given[number] = memory[place].view(one.dtype).as_strided(one.shape, one.stride(), start)
-        # They live until the graph has been named, which is at the end of the capture.
+        # The stand-ins live until the graph has been named, which is at the end of the capture.
         return given, named
 
     def _give_up(self, why: str) -> None:
@@ -335,7 +335,7 @@ class _Graphed:
 
 
 class Policy(CUDAGraphPolicy):
-    """How Inductor makes graphs. Regions of other devices are not compiled with it."""
+    """Makes graphs for Inductor. Regions of other devices are not compiled with it."""
 
     def should_wrap(self, compiled_graph: Any) -> bool:
         # Inductor tells its reasons for devices alone that Triton serves.
@@ -359,7 +359,7 @@ class Policy(CUDAGraphPolicy):
     ) -> Callable[..., Any]:
         if more.get("kernel_free_cudagraph"):
             return model
-        # What a forward pass has saved is new for each call: torch takes it for fixed.
+        # Tensors that a forward pass has saved are new for each call: torch takes them for fixed.
         fixed = frozenset(() if is_backward else static_input_idxs)
         name = f"a {'backward' if is_backward else 'forward'} pass"
         return _Graphed(model, fixed, device_index, tuple(more.get("constants", ())), name)

@@ -86,7 +86,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """How a kernel is called, as texts of Python: what it takes, and how many items there are."""
+    """The call of a kernel, as texts of Python: the kinds of its arguments, and the number of items."""
 
     kinds: str
     """As csrc/program.h says."""
@@ -117,7 +117,7 @@ class Kernel(SIMDKernel):
         self.count = 0
         self.has_checks = False
         self.asserted: list[str] = []
-        """What asserts say, for failures."""
+        """The messages of asserts, for failures."""
         self.column = "OTR_HERE(otr_column)"
         self.position = "OTR_HERE(otr_at)"
         self.lanes = self._lanes() if self.by_row else MOST_LANES
@@ -164,7 +164,7 @@ class Kernel(SIMDKernel):
         return outer > inner
 
     def _lanes(self) -> int:
-        """How many lanes a thread has for a row."""
+        """The number of lanes that a thread has for a row."""
         length = self.features.reduction_numel
         if not length.is_number or int(length) >= MOST_LANES:
             return MOST_LANES
@@ -374,7 +374,7 @@ class Kernel(SIMDKernel):
                 after.splice(self.after)
                 self.after.clear()
                 self.sections.append((False, [], after))
-            # What was computed for an element is not there for the next one.
+            # Values that were computed for an element are not there for the next one.
             self.cse.invalidate(self.outside)
             root.cache_clear()
 
@@ -405,7 +405,7 @@ class Kernel(SIMDKernel):
         return self.kexpr(self.rename_indexing(entry.expr))
 
     def _length(self, root: Any) -> sympy.Expr:
-        """How long the rows are in which a dimension is gone through: as long as its innermost part."""
+        """The length of the rows in which a dimension is gone through: that of its innermost part."""
         inner = [e for e in self.range_tree_nodes.values() if e.root is root and e.divisor == 1]
         for entry in inner:
             if not V.graph.sizevars.statically_known_equals(entry.length, root.numel):
@@ -452,7 +452,7 @@ class Kernel(SIMDKernel):
             lines.append(f"  const i64 otr_row = otr_at / ({text}), otr_column = otr_at - otr_row * ({text});")
             most = f"otr_min_i64(({text}) - otr_column, {last} - otr_at)"
         if has_slots:
-            # Where rows have no rest, the compiler may know the count.
+            # The compiler may know the count if rows have no rest.
             is_even = first == "0" and length.is_number and int(length) % self.lanes == 0
             most = str(self.lanes) if is_even else f"otr_min_i64({self.lanes}, {most})"
         lines.append(f"  OTR_COUNT({most});")
@@ -546,7 +546,7 @@ class Kernel(SIMDKernel):
     # ---- the whole ----
 
     def parameters(self) -> list[Parameter]:
-        """What the kernel takes, addresses first."""
+        """The parameters of the kernel, addresses first."""
         names, calls, about, _ = self.args.python_argdefs()
         written = self._written()
         addresses, numbers = [], []
@@ -556,7 +556,7 @@ class Kernel(SIMDKernel):
                 kind = "w" if dtype.is_floating_point else "i"
                 numbers.append(Parameter(name.name, kind, "", f"{call}.item()"))
             elif isinstance(one, TensorArg):
-                # What is only read is written by nobody meanwhile, so that the compiler may read it once.
+                # Memory that is only read is written by nobody meanwhile, so that the compiler may read it once.
                 alone = name.name not in written
                 memory = f"OTR_GLOBAL {'const ' if alone else ''}OTR_MEMORY({MEMORY[one.dtype]})*{' OTR_RESTRICT' * alone}"
                 addresses.append(Parameter(name.name, "a", memory, str(call)))
@@ -648,7 +648,7 @@ class Kernel(SIMDKernel):
 
 
 def _neutral(step: str, dtype: torch.dtype) -> str:
-    """What a fold begins with."""
+    """The value that a fold begins with."""
     register = REGISTER[dtype]
     if step in ("sum", "xor"):
         return literal(0, register)

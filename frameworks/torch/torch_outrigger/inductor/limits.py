@@ -28,7 +28,7 @@ _WORDS = 24
 
 @functools.cache
 def _words(device: torch.device) -> int:
-    """How many addresses the argument block of a launch has room for; 0 if unknown."""
+    """The number of addresses that the argument block of a launch has room for; 0 if unknown."""
     from .. import _C
 
     held = _C.device_info(device.index or 0)["argument_block_bytes"] // 8
@@ -36,7 +36,7 @@ def _words(device: torch.device) -> int:
 
 
 def most_buffers(device: torch.device) -> int | None:
-    """How many buffers a kernel may have on a device; None if any number."""
+    """The most buffers that a kernel may have on a device; None if any number."""
     asked = {
         "max_fusion_unique_io_buffers": inductor_config.max_fusion_unique_io_buffers,
         f"{device.type}.max_kernel_buffers": config.max_kernel_buffers,

@@ -35,7 +35,7 @@ TIME = 0.1
 _DTYPES = {name: dtype for dtype, name in MEMORY.items()}
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-"""What results may differ by, in relation to the largest number."""
+"""The differences that results may have, in relation to the largest number."""
 
 
 class Bench:
@@ -89,7 +89,7 @@ class Bench:
             result.neg_()
 
     def _compiled(self, candidate: str) -> Callable[[], None]:
-        """What is more than one kernel, as it is compiled with a candidate."""
+        """Work of more than one kernel, compiled with a candidate."""
         options = {"max_autotune": True, f"{self.device.type}.candidate": candidate}
         compiled = torch.compile(self._library, options=options)
 

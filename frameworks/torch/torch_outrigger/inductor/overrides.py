@@ -80,7 +80,7 @@ def _width(dtype: torch.dtype) -> int:
 
 
 class Overrides(OpOverrides):
-    """What an operator is in the dialect."""
+    """The text of each operator in the dialect."""
 
     # ---- numbers and types ----
 

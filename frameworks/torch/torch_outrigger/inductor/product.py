@@ -22,7 +22,7 @@ from .types import MEMORY, REGISTER
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 NUMBERS = "tiles a_first b_first m n k groups a_row a_column b_row b_column a_batch0 a_batch1 b_batch0 b_batch1".split()
-"""What a launch is told: the number of groups, then words of `arguments_t` of the text, in their order."""
+"""The numbers of a launch: that of groups, then words of `arguments_t` of the text, in their order."""
 
 _OF_DIMENSIONS = "n_sizes k_sizes n_factor k_factor shift divisor limit place".split()
 GATHERED = [
@@ -31,14 +31,14 @@ GATHERED = [
     *(f"a_k{d}" for d in range(4)),
     *(f"c_n{d}" for d in range(4)),
 ]
-"""What follows for a convolution."""
+"""Further numbers of a launch for a convolution."""
 
 _WORK = 1 << 16
 """Each group is said to do so much: it is one tile, and no thread gets less."""
 
 
 class Tile(NamedTuple):
-    """What a group computes, and what an item has of it in registers at a time."""
+    """The part of the result that a group computes, and the part of it that an item has in registers at a time."""
 
     m: int
     n: int
@@ -197,7 +197,7 @@ def convolved(kernel: Kernel, x: Layout, weight: Layout, how: Convolution) -> li
 
 
 class Layout(NamedTuple):
-    """How an operand lies in memory, in elements."""
+    """Sizes, strides and offset of an operand, in elements."""
 
     sizes: Sequence[Any]
     strides: Sequence[Any]
@@ -205,14 +205,14 @@ class Layout(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """How scores become weights."""
+    """The factor of scores before they become weights, and whether later positions are left out."""
 
     scale: float
     is_causal: bool
 
 
 class Convolution(NamedTuple):
-    """How a convolution goes through its input, per dimension."""
+    """The parameters of a convolution, per dimension."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]

@@ -129,7 +129,7 @@ def product_text() -> str:
 
 @functools.cache
 def code_version() -> str:
-    """What generated code depends on besides the graph: the dialect, and what writes it."""
+    """The version of what generated code depends on besides the graph: the dialect, and the modules that write code."""
     number = re.search(r"#define OTR_DIALECT_VERSION (\d+)", _headers())
     here = Path(__file__).resolve().parent
     writers = [*sorted(here.glob("*.py")), *(here.parent / one for one in ("_dynamo.py", "_eager.py", "_fake.py"))]
@@ -144,7 +144,7 @@ _DEPENDS = (
 
 
 def device_version(index: int) -> str:
-    """What generated code depends on of a device and its driver."""
+    """The properties of a device and its driver that generated code depends on."""
     info = _C.device_info(index)
     return ", ".join(str(info[one]) for one in _DEPENDS)
 
@@ -164,7 +164,7 @@ def _compiler() -> tuple[list[str], str]:
 
 
 def _processor() -> str:
-    """What this processor can do."""
+    """The features of this processor."""
     try:
         return next(one for one in Path("/proc/cpuinfo").read_text().splitlines() if one.startswith("flags"))
     except (OSError, StopIteration):
@@ -202,7 +202,7 @@ class _Part:
             stderr=subprocess.PIPE,
         )
         if is_ahead:
-            # It has what measurements beside it leave. A compiler that has ended needs nothing.
+            # A compiler ahead of need has what measurements beside it leave. One that has ended needs nothing.
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(self._process.pid, os.SCHED_IDLE, os.sched_param(0))
 

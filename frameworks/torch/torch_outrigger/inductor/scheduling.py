@@ -1,6 +1,6 @@
-"""Which loops become one kernel, and where its text goes.
+"""The choice of loops that become one kernel, and of the place for its text.
 
-It must never launch or compile: it writes lines of the wrapper.
+This module must never launch or compile: it writes lines of the wrapper.
 """
 
 from __future__ import annotations

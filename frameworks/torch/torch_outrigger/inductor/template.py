@@ -20,7 +20,7 @@ from .types import REGISTER, computed
 
 
 class ProductBuffer(ir.TemplateBuffer):
-    """What a product of two matrices, of batches of them, or a convolution gives: row by row."""
+    """The result of a product of two matrices, of batches of them, or of a convolution: row by row."""
 
     def __init__(self, layout: ir.FixedLayout, inputs: Sequence[Any], kernel: product.Kernel, numbers: Sequence[Any]) -> None:
         super().__init__(layout, inputs, lambda node, hint_override=None: (ProductKernel(node), None))

@@ -29,10 +29,10 @@ MEMORY = {
 """The dialect's name of an element type (D7)."""
 
 NARROW_FLOATS = {torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
-"""What is loaded as f32, and rounded where it is stored."""
+"""Types that are loaded as f32, and rounded where they are stored."""
 
 NARROW_INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.uint16}
-"""What is computed in i32, and cut to its width after each operation that can leave it."""
+"""Types that are computed in i32, and cut to their width after each operation that can leave it."""
 
 REGISTER = {
     **MEMORY,

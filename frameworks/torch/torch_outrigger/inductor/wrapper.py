@@ -35,7 +35,7 @@ class Written(BaseException):
 
 
 class Wrapper(PythonWrapperCodegen):
-    """What `call` does, as Python."""
+    """The body of `call`, as Python."""
 
     def __init__(self) -> None:
         self._programs: dict[torch.device, str] = {}
@@ -122,7 +122,7 @@ class Wrapper(PythonWrapperCodegen):
         name, branches = node.get_name(), [self._part(one) for one in node.branches]
         given = ", ".join(one.codegen_reference() for one in (node.selector, *node.operands))
         self.writeline(f"{name}_given = [{given}]")
-        # What nobody else needs can be freed within a branch.
+        # Buffers that nobody else needs can be freed within a branch.
         V.graph.scheduler.free_buffers()
         self.writeline(f"{name} = {self._import('inductor.branches', 'switch')}([{', '.join(branches)}], {name}_given)")
 
@@ -153,7 +153,7 @@ class Wrapper(PythonWrapperCodegen):
         if not config.nan_asserts:
             super().generate_return(output_refs)
             return
-        # What Inductor writes would wait for each result.
+        # Inductor's own code would wait for each result.
         self.wrapper_call.writeline(f"{self.write_assert_finite()}('the graph', {', '.join(output_refs)})")
         with config.patch(nan_asserts=False):
             super().generate_return(output_refs)
@@ -212,7 +212,7 @@ class Subgraph(SubgraphPythonWrapperCodegen, Wrapper):
 
 
 class DeviceOps(DeviceOpOverrides):
-    """How the wrapper names a device's functions."""
+    """The names of a device's functions in the wrapper."""
 
     def __init__(self, name: str) -> None:
         self._module = f"torch.{name}"

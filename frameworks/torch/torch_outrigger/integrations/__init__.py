@@ -1,4 +1,4 @@
-"""What torch and other libraries know of the devices that they list by name, and not of ours.
+"""Changes to torch and other libraries that list devices by name, and do not know ours.
 
 One module for each library. `serve` changes a library when it is imported: a library that is not imported costs nothing,
 and a version of it that has no longer what is replaced is left as it is. None of this may start the runtime.
@@ -37,7 +37,7 @@ BY_LIBRARY = {
 """The module here for each module that it changes, or whose parts it changes. It is imported behind that one."""
 
 CHOOSE = ("accelerate", "lightning", "lightning_fabric", "peft", "pytorch_lightning", "torch_geometric", "transformers")
-"""Those that choose a device by themselves. The others use that of their tensors."""
+"""Libraries that choose a device by themselves. The others use that of their tensors."""
 FOLLOW = ("diffusers", "opacus", "timm", "torchao")
 """Libraries that were tried and need no change: they use the device of their tensors."""
 

@@ -23,7 +23,7 @@ from . import devices
 
 SEEN = ("1.15",)
 OTHER_LAUNCHERS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "WORLD_SIZE")
-"""Where launchers tell the number of processes."""
+"""Variables in which launchers tell the number of processes."""
 
 
 def serve(types: tuple[str, ...]) -> None:
@@ -42,7 +42,7 @@ def serve(types: tuple[str, ...]) -> None:
 
 
 def tell(types: tuple[str, ...]) -> str:
-    """Which device Accelerate uses, for which process, and why the CPU if it does."""
+    """The device that Accelerate uses, for which process, and why the CPU if it does."""
     from accelerate.state import PartialState
 
     if not PartialState._shared_state:
@@ -297,7 +297,7 @@ def _change_random(types: tuple[str, ...], module: ModuleType) -> None:
         def synchronize_rng_states(rng_types: list[Any], generator: Any = None) -> None:
             device = module.AcceleratorState().device.type
             for each in rng_types:
-                # What a program for CUDA means is the accelerator.
+                # A program that names CUDA means the accelerator.
                 if device in types and getattr(each, "value", each) in (device, "cuda"):
                     state = torch.get_device_module(device).get_rng_state()
                     if module.AcceleratorState().use_distributed:
@@ -319,7 +319,7 @@ def _change_environment(types: tuple[str, ...], module: ModuleType) -> None:
         @functools.wraps(original)
         def get_current_device_type() -> tuple[str, str]:
             found = original()
-            # Its caller forks: the drivers must not be loaded to find out whether there is a device.
+            # The caller forks: the drivers must not be loaded to find out whether there is a device.
             device = torch.accelerator.current_accelerator()
             if found[0] != "cuda" or torch.cuda.is_available() or device is None or device.type not in types:
                 return found

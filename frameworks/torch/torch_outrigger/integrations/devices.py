@@ -1,4 +1,4 @@
-"""What the modules for several libraries share: which device a library should use, and random states in files of theirs."""
+"""Parts of the modules for several libraries: the device that each should use, and random states in files of theirs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse_forked(types: tuple[str, ...]) -> None:
 
 
 def choice(types: tuple[str, ...]) -> str:
-    """What a library chooses, and why if it is not our device."""
+    """The choice of a library, and why if it is not our device."""
     device = chosen(types)
     if device is not None:
         return str(device)
@@ -47,7 +47,7 @@ def knowing(function: Callable[..., object], types: tuple[str, ...], names: set[
 
 
 def _beside(file: Path) -> Path:
-    """Where our random states are. A file of our own is read without trust in what it holds."""
+    """The file of our random states, beside the library's own. It is read without trust in what it holds."""
     return file.with_name(f"{file.stem}_outrigger.pt")
 
 

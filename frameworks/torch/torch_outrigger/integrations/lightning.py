@@ -49,7 +49,7 @@ def serve(types: tuple[str, ...]) -> None:
             @functools.wraps(original)
             def _check_and_init_precision(self: Any) -> Any:
                 with warnings.catch_warnings():
-                    # It makes a scaler for CUDA, which is thrown away.
+                    # Lightning makes a scaler for CUDA, which is thrown away.
                     warnings.filterwarnings("ignore", message=".*CUDA is not available")
                     found = original(self)
                 if is_ours(self) and type(found) is module.MixedPrecision and found.device == "cuda":

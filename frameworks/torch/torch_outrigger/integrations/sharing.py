@@ -35,7 +35,7 @@ class _Shared(NamedTuple):
 
 
 class _Sender:
-    """What a process has sent, and not got back."""
+    """Storages that a process has sent, and not got back."""
 
     def __init__(self) -> None:
         handle, self.path = tempfile.mkstemp(prefix="outrigger-", dir=util.get_temp_dir())
@@ -116,7 +116,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _send(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
-    """How to make the tensor in another process."""
+    """The function and arguments that make the tensor in another process."""
     global _sender
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(

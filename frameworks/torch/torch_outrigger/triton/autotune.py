@@ -39,16 +39,16 @@ _LIMIT, _LONGEST_LIMIT = 5.0, 60.0
 """Seconds that a configuration may take to be measured; the second if none has worked."""
 
 _SECONDS_OF_TRIAL = 0.04
-"""That the times of a configuration are taken for, each time."""
+"""Seconds for each time that a configuration is measured."""
 
 _NEAR, _NEAR_ROUGHLY = 0.1, 0.25
 """Configurations that are so near to the best one are measured again; the second where many threads will run what one has run."""
 
 _FINALISTS, _ROUNDS = 3, 3
-"""How many of them, at most, and how often each."""
+"""The most configurations that are measured again, and how often each."""
 
 _EXPECTED = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
-"""What Triton itself leaves a configuration out for."""
+"""Errors for which Triton itself leaves out a configuration."""
 
 
 def install() -> None:
@@ -103,7 +103,7 @@ def _look_up(stock: Callable[..., bool]) -> Callable[..., bool]:
                 self._asked = None
 
         if any(one.pre_hook is not None for one in configs):
-            # What a hook does to arguments is not known before, and no key has it.
+            # Changes of arguments by a hook are not known before, and no key has them.
             measured()
             return False
         key = _key(self, tuning_key, configs)
@@ -185,7 +185,7 @@ class _Tuning:
 
     def run(self) -> dict[Config, list[float]]:
         """The times of all configurations; infinite ones for those that failed."""
-        # What an argument is computed by may have failed.
+        # Work that an argument comes from may have failed.
         torch.accelerator.synchronize()
         self._measure_all(_LIMIT)
         if not self._works() and any(isinstance(one.failure, TimeoutError) for one in self.tried):
@@ -290,7 +290,7 @@ class _Tuning:
         if isinstance(found, str):
             raise (TimeoutError if found.startswith("it took") else RuntimeError)(found)
         found.sort()
-        # What the largest share takes, where many threads are to share it.
+        # The largest share takes this part of the time, where many threads are to share it.
         part = 1 if is_shared or threads < 2 else -(-groups // threads) / groups
         return [1e3 * part * found[round(at * (len(found) - 1))] for at in (0, 0.2, 0.8)]
 
@@ -350,6 +350,6 @@ def _said(error: Exception | None) -> str:
 
 
 def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor lies."""
+    """The first address of a tensor, and the bytes up to its last element."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     return tensor.data_ptr(), reach * tensor.element_size()

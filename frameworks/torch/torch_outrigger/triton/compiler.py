@@ -20,14 +20,14 @@ from . import emit
 from .ttir import Refused
 
 MOST_BYTES_OF_THREAD = 16 << 20
-"""What a program's arrays may have where threads have memory of their own besides the stack: on the driver `host`."""
+"""The most bytes of a program's arrays where threads have memory besides the stack: on the driver `host`."""
 
 _LONGEST_NAME = 80
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a launch or an autotuner's configuration may choose. Most is for one vendor's devices and changes nothing here."""
+    """Options of a launch or of an autotuner's configuration. Most are for one vendor's devices, and of no effect here."""
 
     num_warps: int = 4
     num_ctas: int = 1
@@ -67,14 +67,14 @@ class Options:
 
 @functools.cache
 def _version() -> str:
-    """What the text depends on besides the module."""
+    """The version of this package's code, on which the text depends besides the module."""
     folder = Path(__file__).resolve().parent
     texts = [one.read_bytes() for one in (folder / "compiler.py", folder / "ttir.py", *sorted((folder / "emit").glob("*.py")))]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
 def _group(options: Options) -> tuple[int, int]:
-    """How many items run a program, and how many bytes of memory they share at most."""
+    """The number of items that run a program, and the most bytes of memory that they share."""
     _, *limits = options.arch.split(":")
     if not limits:
         return 1, 0

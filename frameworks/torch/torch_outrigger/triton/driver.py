@@ -21,19 +21,19 @@ from .. import _timing, load_error
 from .._after_import import after_import
 
 NAME = "outrigger"
-"""What Triton calls the backend, whatever torch calls the device."""
+"""The name of the backend in Triton, whatever torch calls the device."""
 
 TESTED = "3.9"
 
 _SECONDS = 0.1
-"""That the times of a configuration are taken for."""
+"""Seconds for each time that a configuration is measured."""
 
 _CACHE_BYTES = 32 << 20
-"""What is written between two launches that are to find nothing of theirs in a cache."""
+"""Bytes that are written between two launches which are to find nothing of theirs in a cache."""
 
 
 def refusal() -> str | None:
-    """Why kernels of Triton do not run on the device; None if they do."""
+    """The reason why kernels of Triton do not run on the device; None if they do."""
     if load_error() is not None:
         return f"torch_outrigger could not be loaded: {load_error()}"
     if not triton.__version__.startswith(f"{TESTED}."):
@@ -45,7 +45,7 @@ def refusal() -> str | None:
 
 
 class Utils:
-    """What Triton asks of a device, and how it loads a kernel."""
+    """The device's properties and the loading of kernels, as Triton asks for them."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         from .. import _C
@@ -103,7 +103,7 @@ class Driver(DriverBase):
 
     @functools.cached_property
     def device_type(self) -> str:
-        """What torch calls the device."""
+        # Torch's name of the device.
         from .._lifetime import device_type
 
         return device_type()

@@ -58,7 +58,7 @@ def get_device_capability() -> tuple[int, int]:
     return (0, 0)
 """,
 }
-"""What files of the copy get at their ends."""
+"""Texts for the ends of the copy's files."""
 
 
 def write(folder: Path) -> Path:
@@ -104,7 +104,7 @@ def _change(copy: Path) -> None:
     for part in ("ops", "fused", "experimental_ops"):
         for file in (copy / part).rglob("*.py"):
             text = file.read_text()
-            # What is asked is whether a tensor is on the device.
+            # The kernels ask whether a tensor is on the device.
             file.write_text(re.sub(r"(?<=[\w\])]\.)is_cuda\b", kind, text))
 
 

@@ -59,7 +59,7 @@ class Launch(NamedTuple):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What the kernel is called with."""
+        """The arguments of the kernel's call."""
         gx, gy, gz = self.grid
         return *self.given, *self.launcher.bounds(self.given), gx, gy, gz, gx * gy * gz
 
@@ -69,7 +69,7 @@ class Launch(NamedTuple):
 
 
 _takers: dict[int, Callable[[Launch], None]] = {}
-"""Who gets the launches of a thread, by its number."""
+"""Functions that get the launches of a thread, by its number."""
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ class Launcher:
         self._items = metadata.items
         self._has_checks = metadata.checks
         self._looks = metadata.looks
-        # What a failure of the stream is called.
+        # The name of a failure of the stream.
         self._label = ": ".join([self.name, *(["; ".join(metadata.asserts)] if metadata.asserts else [])])
         self._overlapping: CompiledKernel | None = None
         self._lock = threading.Lock()
@@ -207,7 +207,7 @@ class Launcher:
         return Launch(self, function, device_type, plain, grid)
 
     def bounds(self, given: Sequence[Any]) -> Iterator[int]:
-        """Where the memory of each pointer begins and ends, in bytes from there, if the kernel asks. Of an address alone nobody knows it."""
+        """The bounds of each pointer's memory, in bytes from there, if the kernel asks. Nobody knows those of a mere address."""
         for (kind, _), one in zip(self._arguments, given, strict=True):
             if self._looks and kind == "pointer":
                 is_known = isinstance(one, torch.Tensor)

@@ -61,7 +61,7 @@ class Operation:
     results: list[str]
     operands: list[str]
     text: str
-    """What stands behind the name, without locations and without what strings say."""
+    """The text behind the name, without locations and without the contents of strings."""
     types: list[Type]
     """Types of the results."""
     where: str

@@ -26,7 +26,7 @@ class Kernel:
     """Of each argument: `pointer` and the C type that it leads to, or `scalar` and its element."""
     has_checks: bool
     messages: list[str]
-    """What assertions say that may fail."""
+    """The messages of assertions that may fail."""
     local_bytes: int
     """Bytes of arrays that the items of a program have."""
     width: int
@@ -92,7 +92,7 @@ def _program(name: str, types: list[Type], body: str, module: Module, width: int
 
 
 def _bounds(types: list[Type], looks: bool) -> list[str]:
-    """Where the memory of each pointer begins and ends."""
+    """The names of the first and the end address of each pointer's memory."""
     pointers = [number for number, one in enumerate(types) if one.is_pointer and looks]
     return [f"{end}{number}" for number in pointers for end in ("first", "behind")]
 

@@ -36,7 +36,7 @@ def _is_uniform(writer: Writer, id: str, body: Block) -> bool:
 
 
 def _moved(initial: Value, type: Type, counter: str) -> Expression:
-    """What a loop moves by the same number everywhere: the first value, and how far it has moved."""
+    """A value that a loop moves by the same number everywhere: the first value, and the sum of the steps so far."""
 
     def wide(index: Index) -> str:
         return f"({initial.wide(index)} + {counter})"
@@ -56,7 +56,7 @@ def _for(writer: Writer, operation: Operation) -> None:
     start, stop, step = (writer.value(one).at([]) for one in operation.operands[:3])
     carried = list(zip(body.arguments[1:], writer.operands(operation)[3:], strict=True))
     for one in operations(operation.regions[0]):
-        # What a product in the loop takes from outside is made an array once.
+        # An operand from outside of a product in the loop is made an array once.
         for id in one.operands[:2] if one.name == "tt.dot" else ():
             if isinstance(writer.values.get(id), Expression):
                 writer.force(writer.value(id))

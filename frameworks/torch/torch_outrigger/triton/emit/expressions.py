@@ -386,7 +386,7 @@ _EXACT = {
     "fsqrt_rn": "otr_sqrt_f32({0})",
     "dsqrt_rn": "otr_sqrt_f64({0})",
 }
-"""Those that have no such form."""
+"""Functions that have no such form."""
 
 
 @_made_by("tt.extern_elementwise")

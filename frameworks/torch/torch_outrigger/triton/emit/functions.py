@@ -57,7 +57,7 @@ LARGE = r"""
 #define TRITON_LARGE
 #endif
 """
-"""Where arrays are that do not go onto a stack."""
+"""The place of arrays that do not go onto a stack."""
 
 
 def poll(name: str, number: str, pointee: str, load: str) -> str:
@@ -130,7 +130,7 @@ OTR_FUNCTION f32 triton_of_e2m1(u8 pair, i32 half_) {
   return bits & 8u ? -x : x;
 }
 """
-"""What products of scaled numbers need."""
+"""Functions for products of scaled numbers."""
 
 _SMALL_PRODUCT = r"""
 #define TRITON_SMALL_PRODUCT(name, A, T, M, N, K) \

@@ -53,7 +53,7 @@ def _loop(count: int, width: int, body: Callable[[str, str], list[str]], rounds:
 
 
 def _unrolled(slots: int, lines: list[str]) -> list[str]:
-    """What stands in front of a loop."""
+    """The line in front of a loop that is to be unrolled."""
     return ["OTR_UNROLL"] if slots <= _MOST_SLOTS and slots * len(lines) <= _MOST_LINES else []
 
 
@@ -251,7 +251,7 @@ def add_product(writer: Writer, element: str, a: Array, b: Array, sums: Array) -
 
 
 class Access(NamedTuple):
-    """What a piece does with memory of the group or the device."""
+    """An access of a piece to memory of the group or the device."""
 
     memory: str | Roots
     at_own: bool
@@ -260,7 +260,7 @@ class Access(NamedTuple):
 
 
 _State = frozenset[Access] | None
-"""What was done since the last barrier; None where nothing gets to."""
+"""Accesses since the last barrier; None where nothing gets to."""
 
 
 def text(writer: Writer) -> tuple[str, int, dict[str, tuple[str, int]]]:
@@ -399,6 +399,6 @@ class _Barriers:
 
 
 def _joined(*states: _State) -> _State:
-    """What was done on one of several ways."""
+    """The accesses on any of several ways."""
     known = [one for one in states if one is not None]
     return frozenset().union(*known) if known else None

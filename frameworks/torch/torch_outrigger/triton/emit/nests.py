@@ -84,7 +84,7 @@ class Fold:
     """Names of arrays for what the last lanes of all rows have."""
 
     def target(self, number: int, shape: tuple[int, ...]) -> str:
-        """Where a result is."""
+        """The variable, or the element of an array, that takes a result."""
         rest = shape[: self.axis] + shape[self.axis + 1 :]
         if not rest:
             return self.results[number]
@@ -93,7 +93,7 @@ class Fold:
 
 
 def lanes_of(length: int) -> int:
-    """How many neighbours are folded side by side."""
+    """The number of neighbours that are folded side by side."""
     return min(length, next(lanes for least, lanes in _LANES if length >= least))
 
 

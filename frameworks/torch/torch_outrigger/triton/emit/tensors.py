@@ -142,7 +142,7 @@ def _reshape(writer: Writer, operation: Operation) -> None:
             return [left.pop(0) if size > 1 else "0" for size in before]
 
     else:
-        # What is made of many operations is not made anew with an index that has divisions.
+        # Values of many operations are not made anew with an index that has divisions.
         value = writer.force(value) if value.cost > 2 else value
 
         def moved(index: Index) -> Index:
@@ -475,7 +475,7 @@ def _atomic_store(writer: Writer, operation: Operation) -> None:
 
 
 _NANOSECONDS_OF_LOOK = 4
-"""How long a look takes, about: devices have no clock that a kernel reads."""
+"""The rough time of a look: devices have no clock that a kernel reads."""
 
 
 @writes("tt.atomic_poll")
@@ -514,7 +514,7 @@ def _assume(writer: Writer, operation: Operation) -> None:
 
 @writes("ttg.barrier")
 def _barrier(writer: Writer, operation: Operation) -> None:
-    # Where one item runs a program, what stands in front of a barrier is done when what stands behind it is.
+    # A program of one item has done what stands in front of a barrier when it does what stands behind.
     writer.close()
     if writer.width > 1:
         writer.line("OTR_BARRIER_GLOBAL();")

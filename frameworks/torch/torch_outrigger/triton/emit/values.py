@@ -1,4 +1,4 @@
-"""What a value of a kernel is: a scalar, an expression of the index, a variable of the open loop nest, or an array.
+"""The values of a kernel: scalars, expressions of the index, variables of the open loop nest, and arrays.
 
 An index is a list of C expressions, one for each dimension; "0" where a dimension has one element. A value gives the C
 expression of its element at an index. Integers give a second one, `wide`: the same number modulo 2^32 in 64 bits. Addresses are
@@ -213,7 +213,7 @@ class Value:
         """Arguments that a pointer may lead into."""
 
     cost = 0
-    """How many operations are done anew where the value is used."""
+    """Operations that are done anew where the value is used."""
     is_index = False
     """Whether it is made of ranges, scalars and constants alone."""
 
@@ -226,7 +226,7 @@ class Value:
         return f"(i64){self.at(index)}"
 
     def reads(self, at_own: bool = True) -> Iterator[tuple[Variable | Array, bool]]:
-        """What is read of variables and arrays, and whether at the same index alone."""
+        """The variables and arrays that are read, and whether at the same index alone."""
         yield from ()
 
 

@@ -35,7 +35,7 @@ _MADE_ANEW = set(
 )
 """Operations on indices, masks and addresses, which are expressions of the index."""
 _ADDRESSES = ("arith.addi", "arith.subi", "arith.muli", "arith.extsi", "tt.addptr")
-"""Those that are so with loaded numbers, too: an address that is made of one is no array."""
+"""Operations that are so with loaded numbers, too: an address that is made of one is no array."""
 _LAYOUTS = set("arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.trans tt.reshape tt.join".split())
 """Operations that are expressions of the index in any nest."""
 _WIDE_SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
@@ -53,7 +53,7 @@ def writes(*names: str) -> Callable[[Callable[[Writer, Operation], None]], Calla
 
 @dataclass
 class Module:
-    """What the functions of a module share."""
+    """The state that the functions of a module share."""
 
     functions: dict[str, Function]
     overlap: bool
@@ -63,7 +63,7 @@ class Module:
     texts: dict[str, str] = field(default_factory=dict)
     """Functions in C, by name."""
     messages: list[str] = field(default_factory=list)
-    """What assertions say."""
+    """The messages of assertions."""
     has_checks: bool = False
     _names: int = 0
 
@@ -80,7 +80,7 @@ class Loop:
     body: Block
     arguments: list[str]
     places: list[Value | None]
-    """Where a value is that goes from iteration to iteration."""
+    """The variables and arrays that go from iteration to iteration."""
 
 
 class Writer:
@@ -210,7 +210,7 @@ class Writer:
                 uses.setdefault(name, []).append(at)
         for name, places in uses.items():
             first, last = places[0], places[-1]
-            # What is made in front of a loop and read in it is alive until the loop ends. Inner loops come first.
+            # A value that is made before a loop and read in it is alive until the loop ends. Inner loops come first.
             for start, end in self._repeated:
                 if first < start <= last <= end:
                     last = end
@@ -388,7 +388,7 @@ class Writer:
         self.piece(["{", *(loops(shape, [Line(text)]) if self.width == 1 else lanes.over(self, shape, [text])), "}"])
 
     def place(self, type: Type, initial: Value | None = None) -> Value:
-        """Where a value is that changes."""
+        """The variable or array for a value that changes."""
         if type.is_tensor:
             made = self.array(type)
             if initial is not None:
