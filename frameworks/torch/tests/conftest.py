@@ -1,4 +1,4 @@
-"""What all tests share: the device under test, a store of its own, a held stream, a clean state after each.
+"""Parts of all tests: the device under test, a store of its own, a held stream, a clean state after each.
 
 Any driver and face can be under test: OUTRIGGER_DRIVER chooses the driver, --device the torch device type. Operators run where they
 do for a user: with a store that is empty, or one that --store names, as `python -m torch_outrigger.compile_eager` has filled it.
@@ -24,11 +24,11 @@ ONE_ACCELERATOR = (
     "doesn't match the current accelerator",
     "does not match blocking stream's device type",
 )
-"""What torch says of a device type that is not its accelerator."""
+"""Messages of torch about a device type that is not its accelerator."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Which device type is tested."""
+    """Options that choose the device type, the store and the tests."""
     default = "mtia" if os.environ.get("OUTRIGGER_TORCH") == "mtia" else "outrigger"
     parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
     parser.addoption("--store", type=Path, metavar="FOLDER", help="the store that the tests begin with a copy of; else an empty one")
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """torch reads the choices at its import, which is later than this."""
-    # What another program has kept must not decide which operators run on the CPU, and nothing is left for another one.
+    # A store of another program must not decide which operators run on the CPU, and nothing is left for another one.
     folder = tempfile.mkdtemp(prefix="outrigger-tests-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     store = Path(folder, "store")

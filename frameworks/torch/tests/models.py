@@ -241,7 +241,7 @@ MODELS = {
 }
 
 ALWAYS = ("gpt2", "resnet50", "tagger")
-"""Those of every run."""
+"""Models of every run."""
 
 
 def make(name: str) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What ranks do in test_distributed.py: each collective against its definition, stream order, failures.
+"""The cases of ranks in test_distributed.py: each collective against its definition, stream order, failures.
 
 Every function runs on all ranks of a group at once, and compares with what torch computes on the CPU.
 """
@@ -41,11 +41,11 @@ class Here:
         self.size = dist.get_world_size(group)
 
     def values(self, dtype: torch.dtype, shape: tuple[int, ...] = (3, 5)) -> list[torch.Tensor]:
-        """What each rank has, on the CPU; small, so that products are exact in every dtype."""
+        """The values of all ranks, on the CPU; small, so that products are exact in every dtype."""
         return [sample(shape, dtype, seed=10 + rank) for rank in range(self.size)]
 
     def mine(self, dtype: torch.dtype, shape: tuple[int, ...] = (3, 5)) -> torch.Tensor:
-        """What this rank has, on the device."""
+        """The values of this rank, on the device."""
         return self.values(dtype, shape)[self.rank].to(device())
 
 
@@ -134,7 +134,7 @@ def tensors_of_the_cpu() -> None:
 
 
 def bitwise() -> None:
-    """What no driver has, and goes over Gloo then."""
+    """Reductions of bits, which no driver has, go over Gloo."""
     here = Here(None)
     for how, define in BITWISE.items():
         expected = here.values(torch.int32)[0]
@@ -323,7 +323,7 @@ def stream_order() -> None:
 
     here = Here(None)
     module = torch.get_device_module(device().type)
-    # What is made at the first use waits for the other ranks.
+    # Streams and communicators are made at the first use, which waits for the other ranks.
     reductions_of_one()
     side = torch.Stream(device())
     tensor = torch.zeros(1000, device=device())
@@ -366,7 +366,7 @@ def stream_order() -> None:
 
 
 def futures() -> None:
-    """Who waits for a future comes behind the work, be it a batch or a call without a result on this rank."""
+    """Waiters for a future come behind the work, be it a batch or a call without a result on this rank."""
     from torch_outrigger import _C
 
     here = Here(None)
@@ -404,7 +404,7 @@ def futures() -> None:
 
 
 def errors() -> None:
-    """What cannot be is refused before anything is sent, so that the group still works."""
+    """Calls that cannot be are refused before anything is sent, so that the group still works."""
     here = Here(None)
     ones = torch.ones(4, device=device())
 
@@ -488,7 +488,7 @@ def a_rank_dies() -> tuple[str, str]:
             texts.append(str(error))
     # A new group of those that are left would work; this one is given back without waiting for the lost one.
     dist.destroy_process_group()
-    # What does not need the others works.
+    # Work that needs no other rank goes on.
     same(torch.ones(4, device=device()) + 1, torch.full((4,), 2.0))
     return texts[0], texts[1]
 
@@ -559,7 +559,7 @@ def sums_on_both(group: dist.ProcessGroup | None) -> None:
 
 
 def groups_of_gloo() -> None:
-    """What torch makes of a group of Gloo, and does with one, holds for tensors of the device."""
+    """Groups of Gloo, and torch's own use of them, serve tensors of the device."""
     here = Here(None)
     sums_on_both(None)
     assert dist.get_backend() == os.environ["RANK_BACKEND"]

@@ -1,4 +1,4 @@
-"""What ranks do in test_library_ranks.py: programs that leave ranks and devices to a library, as their users write them.
+"""The cases of ranks in test_library_ranks.py: programs that leave ranks and devices to a library, as users write them.
 
 The answers are compared with those of one process, which has the same rows in each step.
 """
@@ -40,7 +40,7 @@ def accelerated() -> dict[str, Any]:
     loader = torch.utils.data.DataLoader(_rows(), batch_size=rank_models.BATCH // accelerator.num_processes)
     net = rank_models.model()
     if kind == "fsdp1":
-        # Which has other parameters after that.
+        # The model of FSDP 1 has other parameters once it is prepared.
         net = accelerator.prepare(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
     if kind == "fsdp1":
@@ -69,7 +69,7 @@ def accelerated() -> dict[str, Any]:
 
 
 def rows_of_tokens() -> list[dict[str, torch.Tensor]]:
-    """What a language model is trained with."""
+    """Rows of tokens for a language model to learn."""
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randint(0, 17, (6,), generator=generator) for _ in range(STEPS * ROWS)]
     return [{"input_ids": row, "labels": row} for row in rows]

@@ -1,4 +1,4 @@
-"""What ranks do with models in test_distributed.py: what they train is what one process trains.
+"""The cases of ranks with models in test_distributed.py: several ranks train what one process trains.
 
 Every function runs on all ranks of a group at once. The answers are losses, which the test compares with those of one
 process.
@@ -187,7 +187,7 @@ def distributed_tensors() -> None:
 def saved_and_loaded() -> None:
     """A checkpoint of a sharded model, loaded into another one that is sharded."""
     folder = os.environ["RANK_FOLDER"]
-    # Where no device is in use, torch chooses one by the number of the rank.
+    # Torch chooses a device by the number of the rank if none is in use.
     torch.get_device_module(device().type).init()
     mesh = init_device_mesh(device().type, (dist.get_world_size(),))
     first = fully_shard(model().to(device()), mesh=mesh)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Their module reads these when it is imported, and wants a folder for its barriers.
+# The module of torch's tests reads these when it is imported, and wants a folder for its barriers.
 os.environ.setdefault("BACKEND", "gloo")
 os.environ.setdefault("INIT_METHOD", "env://")
 os.environ.setdefault("WORLD_SIZE", "3")
@@ -24,11 +24,11 @@ from torch.testing._internal.distributed import distributed_test as theirs  # no
 
 
 class Theirs(theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):
-    """Their tests, each of them a method."""
+    """Torch's tests, each of them a method."""
 
 
 def run() -> list[tuple[str, str]]:
-    """How each of the tests that RANK_TESTS names came out; the last of them is the first that failed."""
+    """The outcome of each of the tests that RANK_TESTS names; the last of them is the first that failed."""
     os.environ["TEMP_DIR"] = os.environ["RANK_FOLDER"]
     for folder in ("barrier", "test_dir"):
         Path(os.environ["RANK_FOLDER"], folder).mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def run() -> list[tuple[str, str]]:
 
 
 def outcome(name: str) -> str:
-    """How one test came out, with the reason if it did not pass."""
+    """The outcome of one test, with the reason if it did not pass."""
     test: Any = Theirs(name)
     test.rank = dist.get_rank()
     try:
@@ -52,7 +52,7 @@ def outcome(name: str) -> str:
     except unittest.SkipTest as reason:
         return f"skipped: {reason}"
     except SystemExit as skipped:
-        # Their way to skip in a process of its own.
+        # Torch's tests skip like this in a process of their own.
         return f"skipped: exit status {skipped.code}"
     except Exception as error:
         return f"failed: {type(error).__name__}: {error}"

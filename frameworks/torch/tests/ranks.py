@@ -30,7 +30,7 @@ def device() -> torch.device:
 
 
 def _enter(case: str, rank: int, size: int, store: str, environment: dict[str, str], answers: Any) -> None:
-    """What a rank does: joins the group, runs the case, and tells what came out."""
+    """The life of a rank: joins the group, runs the case, and tells what came out."""
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
     torch.set_num_threads(1)
     try:

@@ -47,7 +47,7 @@ def tested_triton() -> ModuleType:
     return triton
 
 
-# Its name begins as that of a test does.
+# The name begins as that of a test does.
 tested_triton.__test__ = False  # type: ignore[attr-defined]
 
 

@@ -23,12 +23,12 @@ PROGRAMS = Path(__file__).resolve().parent / "cuda_programs"
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "as-cuda.md").read_text()
 AS_CUDA = ("-m", "torch_outrigger.as_cuda")
 SUMS = 1e-4
-"""How far losses may differ that are sums of sums, added up in another order."""
+"""The distance of losses that are sums of sums, added up in another order."""
 
 
 @pytest.fixture(autouse=True)
 def _here(once, device_type):
-    """What is tested does not depend on the driver."""
+    """The behaviour under test does not depend on the driver."""
     if device_type == "mtia":
         pytest.skip("as_cuda serves PrivateUse1 alone")
 
@@ -47,7 +47,7 @@ def start(*words: Any, folder: Path = PROGRAMS, timeout: int = 300, **environmen
 
 
 def result(*words: Any, **options: Any) -> Any:
-    """What a program prints last, as JSON."""
+    """The last line that a program prints, as JSON."""
     ended = start(*words, **options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])

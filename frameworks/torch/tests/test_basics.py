@@ -14,7 +14,7 @@ from support import ALL_DTYPES, FLOATING, INTEGRAL, same, sample
 
 pytestmark = pytest.mark.of_driver
 
-# How a layout is made from a contiguous tensor of shape (4, 6).
+# Layouts as functions of a contiguous tensor of shape (4, 6).
 LAYOUTS = {
     "contiguous": lambda t: t,
     "transposed": lambda t: t.t(),
@@ -189,7 +189,7 @@ def test_copies_of_the_object(device, device_type):
 
 
 def saved_and_loaded(value, **options):
-    """What is read back after torch.save."""
+    """The value that is read back after torch.save."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)

@@ -381,7 +381,7 @@ def test_a_compiled_step_is_captured_and_replayed(device):
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags_of_embeddings(mode, device):
-    """What the operator gives besides the sums, which its gradient reads, has the sizes that torch was told."""
+    """Results of the operator besides the sums, which its gradient reads, have the sizes that torch was told."""
     torch.manual_seed(0)
     table, rows, offsets = torch.randn(10, 4), torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 4])
 

@@ -125,7 +125,7 @@ def test_kernels_compute_products(dtype, device, answer):
 
 @pytest.mark.parametrize("group", [64, 256])
 def test_kernels_of_groups(group, device, answer, monkeypatch):
-    """Where many items are a group, as on a GPU: a CPU runs them too, if it is told so."""
+    """Groups of many items, as on a GPU, run on a CPU too, if it is told so."""
     from torch_outrigger.inductor import kernel, product, program
 
     if program.language(device.index) is None:
@@ -450,7 +450,7 @@ def test_candidates_compile_while_the_worker_starts(choose, device, monkeypatch)
         "p._part = lambda text, *_: s(text, False, False)"
     )
     assert choose(only_stored)[1] == 3
-    # What is known is not compiled.
+    # Nothing is compiled for a question whose answer is known.
     before = fresh_flags()
     compiled.clear()
     answer = []

@@ -243,7 +243,7 @@ print(names, "torch._inductor" in sys.modules, "torch._dynamo" in sys.modules)
 
 
 EVERYTHING = "['count_nonzero', 'digamma', 'hypot'] False False"
-"""What PROGRAM says where nothing was compiled before."""
+"""The output of PROGRAM where nothing was compiled before."""
 
 
 def run_program(device, mode: str, store: Path, **more: str) -> str:

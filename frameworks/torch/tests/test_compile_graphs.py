@@ -53,7 +53,7 @@ def regions(monkeypatch):
 
 @pytest.fixture
 def skips(monkeypatch):
-    """What is logged of regions that run without a graph."""
+    """The log of regions that run without a graph."""
     from torch_outrigger.inductor import graphs
 
     said = []

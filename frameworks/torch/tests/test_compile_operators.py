@@ -30,7 +30,7 @@ FAILS = {
     ("dynamic", "_native_batch_norm_legit"): STATISTICS,
     ("dynamic", "native_batch_norm"): STATISTICS,
 }
-"""What fails here and not for CPU tensors, with the reason: at most 3 in 100 operators."""
+"""Operators that fail here and not for CPU tensors, with the reason: at most 3 in 100."""
 
 FORTIETH = "0/40"
 
@@ -82,7 +82,7 @@ def _there(value: Any, device: torch.device) -> Any:
 
 
 Run = Callable[[Callable[..., Any], torch.device], list[Any]]
-"""What comes of a function, on a device."""
+"""The results of a function, on a device."""
 
 
 def _forward(samples: list[Any]) -> Run:
@@ -114,7 +114,7 @@ def _backward(sample: Any) -> Run:
 
 
 def _difference(run: Run, function: Callable[..., Any], device: torch.device, dynamic: bool, values: bool) -> str | None:
-    """What is wrong with the compiled function; LookupError if eager execution refuses."""
+    """The error of the compiled function, in words; LookupError if eager execution refuses."""
     try:
         expected = run(function, device)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What compiled code keeps to: limits of its kernels, caches, errors, and what a user may choose."""
+"""Rules for compiled code: limits of its kernels, caches, errors, and what a user may choose."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fresh(compiles):
 
 
 def code_of(function, *arguments, **options):
-    """What a compiled function gives, and the text that it was made of."""
+    """The result of a compiled function, and the text that it was made of."""
     from torch._inductor.utils import run_and_get_code
 
     with torch._inductor.config.patch(force_disable_caches=True):
@@ -123,7 +123,7 @@ def test_an_index_out_of_bounds_fails_the_stream(device, module):
     if program.language(device.index) is not None:
         told = r"answered 12 \(operator otr_.*index"
     elif driver == "liboutrigger_example":
-        # Its words for a kernel that failed on the CPU do not name it; Outrigger adds the name.
+        # The driver's words for a kernel that failed on the CPU do not name it; Outrigger adds the name.
         told = r"returned 12 \(operator otr_.*index"
     else:
         told = "otr_.*index.* failed: index or address out of range"

@@ -29,7 +29,7 @@ def has_collectives(device: torch.device) -> bool:
 
 @pytest.fixture(params=["gloo", "auto"])
 def engine(request: pytest.FixtureRequest, has_collectives: bool) -> str:
-    """Who moves the data."""
+    """The engine that moves the data."""
     if request.param == "auto" and not has_collectives:
         pytest.skip("the driver has no collectives: the same as gloo")
     return request.param

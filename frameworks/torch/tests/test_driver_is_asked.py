@@ -19,7 +19,7 @@ NOT_ASKED = {
     # Shapes of results depend on values, or the result is a value of the host: nothing can be prepared.
     "_unique2", "bincount", "equal", "linalg_lstsq", "masked_select", "nonzero", "repeat_interleave", "unique_consecutive",
     "unique_dim",
-    # It draws from a generator, and its schema does not say how many numbers.
+    # The operator draws from a generator, and its schema does not say how many numbers.
     "rrelu_with_noise",
     # Sparse tensors have no form in a call.
     "_sparse_mm_reduce_impl", "_to_sparse", "_to_sparse_csr", "sparse_sampled_addmm",

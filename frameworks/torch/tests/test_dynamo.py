@@ -1,4 +1,4 @@
-"""What torch.compile and torch's profiler ask of a device."""
+"""Questions of torch.compile and torch's profiler to a device."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def test_nothing_starts_before_the_first_use(tmp_path):
 
 @pytest.mark.usefixtures("once")
 def test_modules_of_the_device_are_imported_at_their_first_use():
-    """Who holds the placeholder sees the module through it, and changes the module."""
+    """A program that holds the placeholder sees the module through it, and changes the module."""
     result = run_python(
         """
         import sys, torch

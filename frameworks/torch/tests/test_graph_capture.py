@@ -1,5 +1,5 @@
-"""What a capture takes: copies, operators that run on the CPU, random numbers. What it cannot take is
-refused by name, and leaves everything usable."""
+"""Captures of copies, operators that run on the CPU, random numbers. Work that a capture cannot take is refused by
+name, and leaves everything usable."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def test_a_pool_id_that_was_not_handed_out(device):
 
 
 class Oops(Exception):
-    """What the bodies here raise."""
+    """The error that the bodies here raise."""
 
 
 def test_an_exception_in_a_capture_poisons_the_graph_and_nothing_else(device, make):
@@ -382,7 +382,7 @@ def test_bound_tensors_are_exchanged_without_a_copy(device):
         graph.replay(x=value.to(device), out=result)
         same(result, (value.t() * 2).sum(0) + value[:, 1], rtol=1e-6, atol=1e-6)
     same(out, torch.zeros(3))
-    # What was set stays set, and its memory is held though nothing else holds it.
+    # A binding stays set, and its memory is held though nothing else holds it.
     result.zero_()
     graph.replay()
     same(result, (value.t() * 2).sum(0) + value[:, 1], rtol=1e-6, atol=1e-6)

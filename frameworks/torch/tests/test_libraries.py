@@ -17,7 +17,7 @@ from support import run_python, same
 from torch import nn
 from torch.nn.attention import flex_attention as flex
 
-# What libraries ask for is the device's type, not its driver.
+# Libraries ask for the device's type, not its driver.
 pytestmark = pytest.mark.usefixtures("once")
 
 
@@ -686,8 +686,8 @@ PLACES = {
     "transformers.utils.import_utils:is_cuda_stream_capturing": 1862874418,
     "transformers.utils.import_utils:is_torch_bf16_gpu_available": 3019972061,
 }
-"""What is changed, in the versions that were seen: sums of the original texts. Another sum means that somebody has to look whether
-the change still does what it should; the tests above say so for the most part."""
+"""Changed functions, in the versions that were seen: sums of the original texts. Another sum means that somebody has to
+look whether the change still does what it should; the tests above say so for the most part."""
 
 
 def _mark(place: str) -> Any:

@@ -15,7 +15,7 @@ import torch
 from support import same
 from torch import nn
 
-# What libraries ask for is the device's type, not its driver.
+# Libraries ask for the device's type, not its driver.
 pytestmark = [pytest.mark.only_with_all, pytest.mark.of_the_accelerator, pytest.mark.usefixtures("once")]
 
 

@@ -20,7 +20,7 @@ import ranks
 import torch
 from support import run_python
 
-# What libraries ask for is the device's type, not its driver.
+# Libraries ask for the device's type, not its driver.
 pytestmark = [pytest.mark.of_the_accelerator, pytest.mark.usefixtures("once")]
 
 
@@ -168,7 +168,7 @@ def test_a_process_that_would_train_alone_is_an_error(monkeypatch: pytest.Monkey
 
 
 def launched(*arguments: str) -> Any:
-    """What `accelerate launch` makes of its arguments."""
+    """The arguments of `accelerate launch`, as it has understood them."""
     from accelerate.commands import launch
 
     parsed = launch.launch_command_parser().parse_args([*arguments, "train.py"])
@@ -275,7 +275,7 @@ def test_the_launcher_for_notebooks_forks_one_training(before: str) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("name", ["test_script", "test_sync", "test_ops"])
 def test_accelerates_own_tests_pass(name: str, count: int) -> None:
-    """What `accelerate test` runs, and others."""
+    """Scripts that `accelerate test` runs, and others."""
     from accelerate.test_utils import path_in_accelerate_package
 
     path = path_in_accelerate_package("test_utils", "scripts", f"{name}.py")

@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
 
 
 def outcome(case: Callable[[torch.device], Any], device: torch.device) -> Any:
-    """What a case gives on a device: its result, or the kind of its error."""
+    """The result of a case on a device, or the kind of its error."""
     try:
         return plain(case(device))
     except Exception as error:  # noqa: BLE001: which one it is, is what is compared
@@ -84,7 +84,7 @@ def overlapping_mask(device: torch.device) -> Any:
 
 
 def resized(dtype: torch.dtype, *, first: int = 2) -> Callable[[torch.device], Any]:
-    """What deterministic mode leaves in memory that nobody has written."""
+    """Memory that nobody has written, as deterministic mode leaves it."""
 
     def case(device: torch.device) -> Any:
         with deterministic():
@@ -193,7 +193,7 @@ BEYOND = [
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_that_a_dtype_cannot_hold(name, device):
-    """They are errors, wrap, or are rounded, as on the CPU."""
+    """Such numbers are errors, wrap, or are rounded, as on the CPU."""
     for dtype, value in BEYOND:
 
         def case(d: torch.device, dtype: torch.dtype = dtype, value: Any = value) -> Any:
@@ -238,7 +238,7 @@ INTO: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], Any], Callable[[
 @pytest.mark.parametrize("way", ["expanded", "shifted"])
 @pytest.mark.parametrize("name", INTO)
 def test_results_that_share_memory(name, way, device):
-    """They are refused where the CPU refuses them, and else what the CPU gives."""
+    """Such results are refused where the CPU refuses them, and else what the CPU gives."""
     shape, prepare, call = INTO[name]
 
     def case(d: torch.device) -> Any:
@@ -330,7 +330,7 @@ IN_ONE_ORDER: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = 
 
 @pytest.mark.parametrize("name", IN_ONE_ORDER)
 def test_deterministic_mode_is_obeyed(name, device):
-    """What drivers add up in any order does not run there."""
+    """Sums that drivers add up in any order do not run there."""
 
     def case(d: torch.device) -> Any:
         return IN_ONE_ORDER[name](ones(64, device=d), torch.arange(64, device=d) % 2)
@@ -388,7 +388,7 @@ def most_of(dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("fill", FILLS)
 def test_random_fills_take_and_refuse_what_the_cpus_do(fill, shape, device):
-    """Their numbers differ, but not what is an error, and never the range."""
+    """Random numbers differ, but not what is an error, and never the range."""
 
     def case(dtype: torch.dtype, on: torch.device) -> Any:
         x = SHAPES[shape](dtype, on)
@@ -440,7 +440,7 @@ def test_group_norm_is_as_exact_as_on_the_cpu(dtype, device):
     result = torch.nn.functional.group_norm(x.to(device), 3, weight.to(device), bias.to(device))
     truth = torch.nn.functional.group_norm(x.double(), 3, weight.double(), bias.double())
     error = (result.cpu().double() - truth).abs().max()
-    # What is computed in 32 bits may be rounded in another order; halves are rounded once, at the end.
+    # Numbers of 32 bits may be rounded in another order; halves are rounded once, at the end.
     factor = 2 if dtype == torch.float32 else 1
     assert error <= factor * (expected.double() - truth).abs().max()
 

@@ -13,7 +13,7 @@ from support import same
 from torch.utils._pytree import tree_map_only
 
 SUMS = {"rtol": 1e-3, "atol": 1e-4}
-"""How far results may differ that are sums of sums: of layers of products, each added up in another order."""
+"""The distance of results that are sums of sums: of layers of products, each added up in another order."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if metafunc.function is test_generated_tokens_are_the_same:
             names = [name for name in names if models.MODELS[name].generates]
         if metafunc.function is test_compiled and names is models.ALWAYS:
-            # It takes three times as long as both others, and test_compile.py has a network of convolutions.
+            # ResNet takes three times as long as both others, and test_compile.py has a network of convolutions.
             names = [name for name in names if name != "resnet50"]
         metafunc.parametrize("name", names)
 

@@ -130,7 +130,7 @@ CALLS = """
                 assert f"invalid device index {wrong}" in str(error), error
     torch.mtia.synchronize()
     assert torch.equal(y.cpu(), x.cpu() + 1)
-    # What torch.mtia lacks beside torch.outrigger.
+    # Pools and labels, which torch.mtia lacks beside torch.outrigger.
     pool = torch.mtia.MemPool()
     with torch.mtia.use_mem_pool(pool, "mtia:0"), torch.mtia.memory.label("mine"):
         kept = torch.ones(1000, device="mtia")

@@ -76,7 +76,7 @@ def test_transformer_encoder_takes_the_fast_path(device, module, padded):
         on_device = copy.deepcopy(encoder).to(device)
         module.reset_fallback_report()
         result = on_device(x.to(device), src_key_padding_mask=None if mask is None else mask.to(device))
-    # Where the mask is True the fast path leaves zeros, and the other path does not.
+    # The fast path leaves zeros where the mask is True, and the other path does not.
     same(result, expected, rtol=1e-5, atol=1e-6)
     ran = {entry["operator"] for entry in module.operator_report()}
     assert "_native_multi_head_attention" in ran, ran

@@ -271,7 +271,7 @@ def test_a_failure_in_the_middle_ends_nothing(device, module, profiled, exported
         module.synchronize()
     trace = exported(done)
     assert trace.work_of(trace.operator("aten::sin")) and trace.work_of(trace.operator("aten::exp"))
-    # What the failure kept from running has no time; who submitted it says why.
+    # Work that the failure kept from running has no time; the event of its submission says why.
     cos = trace.operator("aten::cos")
     assert trace.work_of(cos) == []
     submitted = [event for event in trace.of("privateuse1_runtime", "mtia_runtime") if lies_in(event, cos)]

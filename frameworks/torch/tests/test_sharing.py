@@ -264,7 +264,7 @@ def test_what_cannot_be_sent_is_refused(device):
 
 
 class Probe(torch.utils.data.Dataset):
-    """What a worker finds of the device: whether the runtime runs, and how many devices there are."""
+    """The device as a worker finds it: whether the runtime runs, and how many devices there are."""
 
     def __init__(self, device_type: str, uses_the_device: bool) -> None:
         self.device_type = device_type

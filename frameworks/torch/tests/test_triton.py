@@ -129,7 +129,7 @@ def test_an_argument_is_more_than_a_tensor(device):
 
 
 class Address:
-    """What some libraries pass: no tensor, but an address and a dtype."""
+    """An argument as some libraries pass it: no tensor, but an address and a dtype."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor, self.dtype = tensor, tensor.dtype
@@ -311,7 +311,7 @@ x = torch.arange(100.0, device="DEVICE")
 
 
 def fresh(code: str, device_type: str, **environment: str) -> str:
-    """What code prints in a fresh process."""
+    """The output of code in a fresh process."""
     done = run_python(code.replace("DEVICE", device_type), **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout

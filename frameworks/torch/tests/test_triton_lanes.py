@@ -93,7 +93,7 @@ def test_products_and_layouts_in_a_loop(device, launch, items):
 
 
 def memory(x, lock, numbers, seen, n, N: tl.constexpr):
-    """What items of a program tell each other by memory of the device."""
+    """Items of a program tell each other numbers by memory of the device."""
     i = tl.arange(0, N)
     while tl.atomic_cas(lock, 0, 1) == 1:
         pass

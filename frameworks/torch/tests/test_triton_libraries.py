@@ -91,7 +91,7 @@ def test_liger_cross_entropy(device, liger):
     classes[::5] = -100
     close_with_gradients(
         device,
-        # It writes gradients in the place of its input.
+        # Liger writes gradients in the place of its input.
         lambda x: liger.liger_cross_entropy(x * 1, classes.to(device)),
         lambda x: torch.nn.functional.cross_entropy(x, classes),
         [torch.randn(23, 150)],
@@ -338,5 +338,5 @@ def test_flaggems_operators_are_those_of_the_device(device, once, tmp_path):
     done = run_python(code, timeout=540, FLAGGEMS_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "86 operators"
-    # What is there already is not written again.
+    # A copy that is there already is not written again.
     assert flaggems.main([str(tmp_path)]) == 1

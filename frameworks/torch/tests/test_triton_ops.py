@@ -1,4 +1,4 @@
-"""What kernels of Triton compute on the device, operation by operation, against torch on the CPU.
+"""The results of Triton's kernels on the device, operation by operation, against torch on the CPU.
 
 A kernel has many operations, because each one is compiled by the system's C compiler. Each writes a row of `out`.
 """
@@ -213,7 +213,7 @@ def wrapped(x, out, m, n, M: tl.constexpr, N: tl.constexpr, MODULO: tl.constexpr
 def test_tiles_without_masks_end_where_the_matrix_does(device, modulo, shape):
     (m, n), rows, columns = shape, 8, 16
     x, out = torch.randint(-9, 10, shape).float(), torch.empty(shape, device=device)
-    # What stands behind the matrix must not be read.
+    # Numbers behind the matrix must not be read.
     held = torch.cat([x.reshape(-1), torch.full((rows * columns,), 1e6)]).to(device)
     wrapped[(-(-m // rows), -(-n // columns))](held, out, m, n, M=rows, N=columns, MODULO=modulo)
     expected = torch.empty(shape)
@@ -247,7 +247,7 @@ def control(x, numbers, out, n, stop, N: tl.constexpr):
         a, b = b, a + 1
     tl.store(out + i, a)
     tl.store(out + N + i, b)
-    # What is carried is read elsewhere than where it is written.
+    # A carried tensor is read elsewhere than where it is written.
     m = tl.reshape(v, (4, N // 4))
     s = tl.load(x + j[:, None] * 4 + j[None, :])
     for _ in range(n):
@@ -326,7 +326,7 @@ def lives(x, out, n, N: tl.constexpr):
     c, d = v + 1, v - 1
     t = tl.zeros([N], tl.float32)
     for k in range(n):
-        # What was made in front of the loop is read first, and then much of the same size is made.
+        # An array from before the loop is read first, and then many of the same size are made.
         g = tl.gather(m, i ^ 1, 0)
         h = tl.gather(g + k, i ^ 2, 0)
         t += tl.gather(h * 2, i ^ 4, 0)

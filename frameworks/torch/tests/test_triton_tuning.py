@@ -41,7 +41,7 @@ def is_apart(apart):
 
 @pytest.fixture
 def short(monkeypatch):
-    """What hangs costs a second or two."""
+    """A configuration that hangs costs a second or two."""
     monkeypatch.setattr(autotune, "_LIMIT", 2)
     monkeypatch.setattr(autotune, "_LONGEST_LIMIT", 2.5)
 
@@ -102,7 +102,7 @@ def test_a_choice_is_kept(device, apart, capsys, monkeypatch):
     assert run(second) == launches + 1
     assert str(second.best_config) == str(first.best_config)
     assert "Autotuning" not in capsys.readouterr().out
-    # It is for these configurations.
+    # The kept choice is for these configurations alone.
     called(kernels.tuned([*configs[:1], triton.Config({"BLOCK": 256})]), x, count)
     assert "Autotuning" in capsys.readouterr().out
 
@@ -121,7 +121,7 @@ def test_another_process_finds_the_choice(device, is_apart):
     x, count = zeros(device)
     with pytest.warns(RuntimeWarning, match="is left out"):
         failing("crash", "")[(1,)](x, count, N)
-    # It would warn again if it measured.
+    # A second measurement would warn again.
     done = run_python(code, TRITON_PRINT_AUTOTUNING="1")
     assert (done.returncode, done.stdout.strip()) == (0, f"'' {N}.0"), done.stderr
 

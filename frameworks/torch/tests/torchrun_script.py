@@ -1,4 +1,4 @@
-"""What torchrun starts in test_distributed.py: a rank fails in the first round, and all of them work in the second."""
+"""The script that torchrun starts in test_distributed.py: a rank fails in the first round, and all work in the second."""
 
 import os
 import sys

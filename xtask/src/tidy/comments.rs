@@ -30,7 +30,7 @@ const IN_FORCE: &[&str] = &[
     "tests/mutants",
     "tests/trial",
     "examples",
-    "frameworks/torch/csrc",
+    "frameworks",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

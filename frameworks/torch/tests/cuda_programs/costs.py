@@ -1,4 +1,4 @@
-"""What a call that names CUDA costs beyond the same call that names the device: python -m torch_outrigger.as_cuda costs.py
+"""The cost of a call that names CUDA beyond the same call that names the device: python -m torch_outrigger.as_cuda costs.py
 
 Nanoseconds of the calling thread, the least of many rounds in which both take turns.
 """

@@ -21,7 +21,7 @@ from .verdict import DEVICES, DTYPES, FACES, Expectations, Verdict, Where
 
 PROGRESS_SECONDS = 2.0
 WHOLE = Where()
-"""What the page has with all samples."""
+"""The sweep that the page has with all samples."""
 SAMPLES_OF_OTHERS = 2
 LIST = """
 import sys, torch
@@ -89,7 +89,7 @@ def everything(options: argparse.Namespace) -> Iterator[Sweep]:
 
 
 def path_of(folder: Path, where: Where) -> Path:
-    """Where the results of a sweep are saved."""
+    """The file with the results of a sweep."""
     return folder / f"{where.device}-{where.face}-{where.dtype}.json"
 
 

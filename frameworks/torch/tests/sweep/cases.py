@@ -1,4 +1,4 @@
-"""What the checks need to know of each kind of case, and how close results must be.
+"""The kinds of cases, with all that the checks need to know of each, and how close results must be.
 
 Knows nothing of torch's databases, whose import takes long: `operators.py`, `modules.py` and `optimizers.py` do.
 """
@@ -15,7 +15,7 @@ from torch.testing._internal.opinfo.core import SampleInput
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far two floating results may be apart, as `torch.testing.assert_close` takes it."""
+    """The distance that two floating results may have, as `torch.testing.assert_close` takes it."""
 
     rtol: float
     atol: float

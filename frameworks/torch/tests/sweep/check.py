@@ -80,7 +80,7 @@ class Check:
         return self.result
 
     def outcome(self) -> Outcome:
-        """What the counts say."""
+        """The outcome that the counts tell."""
         if self.result.error:
             return Outcome.FAIL
         if self.result.samples == self.result.refused_by_cpu:
@@ -88,7 +88,7 @@ class Check:
         return Outcome.PASS
 
     def attempt(self, stage: str, work: Callable[[], T]) -> T | None:
-        """What a stage of the sample gives; None if it failed, or if CPU tensors lack it, which is no failure.
+        """The result of a stage of the sample; None if it failed, or if CPU tensors lack it, which is no failure.
 
         A sample without its stage `forward` has nothing to compare.
         """
@@ -123,7 +123,7 @@ def spread(values: list[Any], limit: int) -> list[Any]:
 
 
 def on_cpu(work: Callable[[], T]) -> T:
-    """What `work` gives, which uses CPU tensors alone."""
+    """The result of `work`, which uses CPU tensors alone."""
     try:
         return work()
     except Exception as error:
@@ -131,7 +131,7 @@ def on_cpu(work: Callable[[], T]) -> T:
 
 
 def refusal(call: Callable[[], Any], error_type: type[Exception], words: str) -> str:
-    """How `call` fails to be refused by such an error in such words; empty if it is."""
+    """The reason why `call` is not refused by such an error in such words; empty if it is."""
     try:
         result = call()
     except error_type as error:

@@ -43,8 +43,8 @@ def equal(
             raise Mismatch(f"{path} is {other!r}, not {one!r}")
 
 
-# What a result in half precision may be away from a reference: this share of its own value and of the root of the
-# tensor's mean square, for roundings before sums that cancel.
+# The distance of a result in half precision from a reference, at most: this share of its own value and of the root
+# of the tensor's mean square, for roundings before sums that cancel.
 NEAR = {torch.float16: 4e-3, torch.bfloat16: 3.2e-2}
 
 

@@ -56,7 +56,7 @@ def render(sweeps: list[Sweep], expectations: Expectations) -> str:
 
 
 def where(sweep: Sweep) -> Where:
-    """What a sweep is of."""
+    """The device, face and dtype of a sweep."""
     return Where(sweep.device, sweep.face, sweep.dtype)
 
 
@@ -147,7 +147,7 @@ def elsewhere(result: Result) -> list[str]:
 
 
 def places(sweeps: list[Sweep]) -> str:
-    """Where each operator ran: in full for the first sweep, for the others where they differ."""
+    """The places where operators ran: all for the first sweep, for the others where they differ."""
     first = of_kind(sweeps[0], "operator")
     native = [f"`{result.name}`" for result in first if is_native(result)]
     at = f"`{sweeps[0].device}`, {sweeps[0].face}, {sweeps[0].dtype}"

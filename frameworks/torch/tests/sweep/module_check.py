@@ -51,12 +51,12 @@ class Side:
         return self.result
 
     def again(self, module: torch.nn.Module | None = None) -> Any:
-        """What a call of `module`, or of this one, gives for the same arguments, without gradients."""
+        """The result of `module`, or of this one, for the same arguments, without gradients."""
         with torch.no_grad():
             return run(module or self.module, *deepcopy((detached(self.args), detached(self.kwargs))))
 
     def variables(self) -> list[Tensor]:
-        """What gradients are taken of: arguments and parameters."""
+        """The tensors that have gradients: arguments and parameters."""
         leaves = [one for one in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(one, Tensor)]
         return [one for one in (*leaves, *self.module.parameters()) if one.requires_grad]
 
@@ -250,7 +250,7 @@ class ModuleCheck(Check):
             raise Mismatch(f"the result has strides {other.stride()}, not {one.stride()}")
 
     def errors(self) -> None:
-        """What the module must refuse, it refuses on the device in the words of the CPU."""
+        """Arguments that the module must refuse are refused on the device in the words of the CPU."""
         for given in self.case.make_errors(self.device):
             made, called = given.module_error_input.constructor_input, given.module_error_input.forward_input
 

@@ -25,7 +25,7 @@ def modules(dtype: torch.dtype = torch.float32) -> dict[str, Module]:
 
 
 def describe(info: ModuleInfo, dtype: torch.dtype, training: bool) -> Module:
-    """What the check needs to know of `info`."""
+    """A module of the database as the check takes it."""
     mode = f" {'train' if training else 'eval'}" if info.train_and_eval_differ else ""
     inputs = functools.partial(info.module_inputs_func, info, dtype=dtype, training=training)
     return Module(
@@ -41,6 +41,6 @@ def describe(info: ModuleInfo, dtype: torch.dtype, training: bool) -> Module:
 
 
 def errors(info: ModuleInfo, device: torch.device, dtype: torch.dtype, training: bool) -> list[ErrorModuleInput]:
-    """What the module must refuse; nothing if the database does not say."""
+    """Arguments that the module must refuse; nothing if the database does not say."""
     make = info.module_error_inputs_func
     return make(info, device=device, dtype=dtype, requires_grad=False, training=training) if make is not None else []

@@ -23,7 +23,7 @@ from .compare import Mismatch
 from .transfer import Arguments, Transfer
 
 
-# What `out=` may be given: the right form, nothing yet, and a part of a larger tensor, whose strides stay.
+# Tensors that `out=` may be given: the right form, nothing yet, and a part of a larger tensor, whose strides stay.
 OUTS: dict[str, Callable[[Tensor, torch.device], Tensor]] = {
     "": lambda result, device: torch.zeros_like(result, device=device, requires_grad=False),
     " empty": lambda result, device: torch.empty(0, dtype=result.dtype, device=device),
@@ -44,7 +44,7 @@ class Pair:
     wide_arguments: Arguments | None = None
     """The arguments in float64, where the results have a reference."""
     wide: Any = None
-    """What the call gives for them."""
+    """The result of the call for them."""
 
     @functools.cached_property
     def random(self) -> bool:
@@ -89,7 +89,7 @@ class OperatorCheck(Check):
             self.compare_results(self.call(sample, self.case.inplace), sample.output_process_fn_grad)
 
     def errors(self) -> None:
-        """What the operator must refuse, it refuses on the device in the words of the CPU."""
+        """Arguments that the operator must refuse are refused on the device in the words of the CPU."""
 
         def failures(device: torch.device) -> list[str]:
             said = []
@@ -100,7 +100,7 @@ class OperatorCheck(Check):
             return said
 
         found = failures(self.device)
-        # What CPU tensors do not refuse either is an entry of the database for tensors of another kind.
+        # A call that CPU tensors do not refuse either is an entry of the database for tensors of another kind.
         if any(found) and (unlike := [one for one in found if one not in failures(CPU)]):
             raise Mismatch(unlike[0])
 
@@ -197,7 +197,7 @@ class OperatorCheck(Check):
         )
         # A gradient is a formula of several roundings: in half precision it is compared like a sum.
         wide = wanted if self.case.dtype in compare.NEAR else None
-        # What torch's formulas for complex gradients lose is not the device's.
+        # Digits that torch's formulas for complex gradients lose are not the device's fault.
         if pair.wide_arguments is not None and not self.case.dtype.is_complex:
             wide = torch.autograd.grad(
                 roots(finish(pair.wide)),

@@ -41,7 +41,7 @@ REFERENCE = re.compile(
     re.VERBOSE,
 )
 
-# Their values are whatever the memory held.
+# The values of these operators are whatever the memory held.
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
@@ -80,7 +80,7 @@ def instead(info: OpInfo) -> torch.dtype:
 
 
 def describe(info: OpInfo, dtype: torch.dtype) -> Operator:
-    """What the check needs to know of `info`."""
+    """An operator of the database as the check takes it."""
     differentiable = info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
     elementwise = isinstance(info, (UnaryUfuncInfo, BinaryUfuncInfo, ShapeFuncInfo))
     overrides = tolerance_of_torch(info, dtype)
@@ -98,7 +98,7 @@ def describe(info: OpInfo, dtype: torch.dtype) -> Operator:
         tolerance=(ELEMENTWISE if elementwise else ACCUMULATING).widened(overrides),
         gradient_tolerance=ACCUMULATING.widened(overrides).widened(of_norm),
         make_samples=lambda: info.sample_inputs("cpu", dtype, requires_grad=differentiable),
-        # They have dtypes of their own: those of one sweep are those of all.
+        # Errors have dtypes of their own: those of one sweep are those of all.
         make_errors=lambda device: info.error_inputs(str(device)) if dtype is instead(info) and info.error_inputs_func else iter(()),
         has_reference=dtype in WIDER_THAN and REFERENCE.fullmatch(info.full_name) is not None,
     )

@@ -50,7 +50,7 @@ class Side:
         return self.case.make([{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.02}], **options)
 
     def loss(self) -> Tensor:
-        """How far the parameters are from their targets; sets the gradients."""
+        """The distance of the parameters from their targets; sets the gradients."""
         self.optimizer.zero_grad()
         parts = [(one - target).abs().square().sum() for one, target in zip(self.parameters, self.targets, strict=True)]
         loss = self.sign * torch.stack(parts).sum()

@@ -59,9 +59,9 @@ def forms(info: OptimizerInfo, dtype: torch.dtype) -> Iterator[Optimizer]:
 
 
 def describe(info: OptimizerInfo, dtype: torch.dtype, form: str, options: dict[str, Any], sparse: bool = False) -> Optimizer:
-    """What the check needs to know of `info` in one form."""
+    """An optimizer of the database in one form, as the check takes it."""
     capturable = "capturable" in options
-    # What can be captured computes what a parameter at a time does on the CPU, which has no captures.
+    # An optimizer that can be captured is compared with one parameter at a time on the CPU, which has no captures.
     plain = {"foreach": False} if capturable else options
 
     def inputs() -> list[OptimizerInput]:

@@ -40,7 +40,7 @@ class Page:
         return rows[1:]
 
     def counts(self) -> dict[Where, tuple[int, ...]]:
-        """How many operators, modules and optimizers each sweep had."""
+        """The numbers of operators, modules and optimizers of each sweep."""
         return {Where(*row[:3]): tuple(map(int, row[4:7])) for row in self.table("Totals")}
 
     def failures(self) -> dict[str, set[str]]:
@@ -79,7 +79,7 @@ def reasons(rows: list[list[str]]) -> dict[str, set[str]]:
 
 
 def moved(result: Result, places: dict[str, set[str]], all_samples: bool) -> str:
-    """How an operator ran elsewhere than the page says; empty if it did not. `all_samples` says that each has run."""
+    """The calls of an operator that ran elsewhere than the page says, if any. `all_samples` says that each sample has run."""
     known = places.get(result.name)
     if known is None:
         return ""

@@ -1,4 +1,4 @@
-"""Where operators ran, as the device's module reports it.
+"""The places where operators ran, as the device's module reports them.
 
 Never decides whether an operator passes: running on the CPU is a way to be right.
 """

@@ -40,7 +40,7 @@ class Unusable(RuntimeError):
 
 @dataclass
 class Settings:
-    """What all workers of a sweep share."""
+    """Settings of all workers of a sweep."""
 
     device: str
     jobs: int = 2
@@ -49,7 +49,7 @@ class Settings:
     limit: float = CASE_SECONDS
     dtype: str = "float32"
     samples: int | None = None
-    """How many samples of a case; None for all."""
+    """The number of samples of a case; None for all."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -102,7 +102,7 @@ class Worker:
         return [json.loads(line) for line in lines], bool(read)
 
     def overdue(self) -> str:
-        """Why the worker must be ended; empty if it is in time."""
+        """The reason why the worker must be ended; empty if it is in time."""
         now = time.monotonic()
         if not self.ready:
             return f"did not start in {START_SECONDS:.0f} s" if now - self.started > START_SECONDS else ""
@@ -192,7 +192,7 @@ class Pool:
                 worker.case = None
                 self.done.append(Result.from_json(answer["result"]))
                 if answer["unwell"]:
-                    # What it failed with would be blamed on the cases after it.
+                    # The state of the device would be blamed on the cases after this one.
                     self.retire(worker)
                     return
                 self.deal(worker)

@@ -1,4 +1,4 @@
-"""What a sweep says of one case, and how that travels between processes and into files.
+"""The findings of a sweep about one case, and their way between processes and into files.
 
 Imports neither torch nor the device: the parent process must outlive whatever they do.
 """
@@ -17,7 +17,7 @@ ERROR_LENGTH = 400
 
 
 class Outcome(str, enum.Enum):
-    """How a case came out of the sweep."""
+    """The outcome of a case in the sweep."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -65,10 +65,10 @@ class Sweep:
     results: list[Result]
     dtype: str = "float32"
     samples: int | None = None
-    """How many samples of each case; None for all."""
+    """The number of samples of each case; None for all."""
 
     def count(self) -> Counter[Outcome]:
-        """How many cases had which outcome."""
+        """The number of cases by outcome."""
         return Counter(result.outcome for result in self.results)
 
     def save(self, path: Path) -> None:

@@ -44,7 +44,7 @@ class Runner:
 
 
 def place(dtype: str) -> Where:
-    """What this sweep is of, for the list of expectations."""
+    """The device, face and dtype of this sweep, for the list of expectations."""
     driver = os.environ.get("OUTRIGGER_DRIVER", "")
     match = re.search(r"\bface=(\w+)", driver)
     return Where(DEVICES[os.environ.get("OUTRIGGER_TORCH") == "mtia"], match[1] if match else FACES[0], dtype)
@@ -58,7 +58,7 @@ def is_of_the_page(where: Where) -> bool:
 
 @pytest.fixture(scope="module")
 def where(request: pytest.FixtureRequest) -> Where:
-    """What this sweep is of."""
+    """The device, face and dtype of this sweep."""
     return place(request.config.option.sweep_dtype)
 
 
@@ -78,7 +78,7 @@ def expectations() -> Expectations:
 
 @pytest.fixture(scope="module")
 def places(where: Where) -> dict[str, set[str]]:
-    """Where operators ran, as the committed page has it; nothing for a sweep that it does not tell of."""
+    """The places where operators ran, as the committed page has it; nothing for a sweep that it does not tell of."""
     return Page.load().places() if is_of_the_page(where) else {}
 
 

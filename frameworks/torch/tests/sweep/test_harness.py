@@ -40,7 +40,7 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Result]:
-    """What the sweep says of the cases that misbehave, with one worker so that each meets the next."""
+    """The results of the cases that misbehave, with one worker so that each meets the next."""
     settings = Settings("cpu", jobs=1, catalog="sweep.broken", silence=3.0)
     return {result.name: result for result in Pool(settings).run(NAMES + KINDS)}
 

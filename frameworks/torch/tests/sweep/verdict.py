@@ -37,7 +37,7 @@ MOST_THAT_CANNOT_APPLY = 0.025
 
 
 class Verdict(str, enum.Enum):
-    """What a result means for the sweep."""
+    """The meaning of a result for the sweep."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -56,14 +56,14 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Where:
-    """What a sweep is of: the tables of the lists that hold for it."""
+    """The device type, face and dtype of a sweep, each with a table in the lists that hold for it."""
 
     device: str = DEVICES[0]
     face: str = FACES[0]
     dtype: str = DTYPES[0]
 
     def tables(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the tables."""
         return (EVERY, self.device, self.face, self.dtype)
 
 
@@ -99,7 +99,7 @@ class Expectations:
         return cls(tomllib.loads(EXPECTED.read_text()), tomllib.loads(CANNOT_APPLY.read_text()))
 
     def judge(self, result: Result, where: Where) -> Judgement:
-        """What `result` means there."""
+        """The verdict on `result` there."""
         if result.outcome in (Outcome.CRASH, Outcome.HANG):
             return Judgement(Verdict.FAILED, f"{result.outcome.value}: {result.error}")
         for reasons, verdict in ((self.cannot_apply, Verdict.CANNOT_APPLY), (self.failing, Verdict.EXPECTED)):

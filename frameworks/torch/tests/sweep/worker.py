@@ -52,7 +52,7 @@ def take_over_stdout() -> TextIO:
 
 
 def unwell(device: torch.device) -> str:
-    """Why the device cannot be used for the next case; empty if it can."""
+    """The reason why the device cannot be used for the next case; empty if it can."""
     try:
         total = (torch.ones(2, device=device) + 1).cpu().sum().item()
     except Exception as error:
