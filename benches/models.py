@@ -197,7 +197,7 @@ def replayed(make: Callable[[torch.device], Callable[[], Tensor]], device: torch
         # While somebody has the result, the graph computes it.
         return result
 
-    # Each of them has a model of its own, since a step changes it.
+    # The replay and the call have models of their own, since a step changes them.
     torch.testing.assert_close(replay(), eager(), rtol=1e-3, atol=1e-3)
     return replay, eager
 

@@ -18,7 +18,7 @@ struct StartTimes {
   double load = 0;
 };
 
-// One of these processes: `side` is "outrigger", or "raw" for one that only opens.
+// The body of a started process: `side` is "outrigger", or "raw" for one that only opens.
 inline int start_once(const std::string& side, const std::string& kernels, double started) {
   if (side == "raw") {
     const RawOpenCl cl;

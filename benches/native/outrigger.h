@@ -50,14 +50,14 @@ class DeviceFloats {
 
   uint64_t address(size_t index = 0) const { return address_ + index * sizeof(float); }
 
-  // Makes all of them 0, and waits.
+  // Makes all floats 0, and waits.
   void clear() const {
     const float zero = 0;
     ok(otr_fill(stream_, address_, count_ * sizeof(float), &zero, sizeof zero));
     ok(otr_stream_synchronize(stream_));
   }
 
-  // One of them, after all work of the stream.
+  // The value of a float, after all work of the stream.
   float at(size_t index) const {
     float value = 0;
     ok(otr_copy(stream_, reinterpret_cast<uint64_t>(&value), address(index), sizeof value,

@@ -297,7 +297,7 @@ fn an_altered_cut_or_mixed_report_is_refused() {
         assert_eq!(code, 1, "{what}: {text}");
         assert!(text.starts_with("refused: "), "{what}: {text}");
     }
-    // And the driver's file is checked, if asked for.
+    // The driver's file is checked, too, if asked for.
     let checked = outrigger(&["verify", "--driver", env!("CARGO_BIN_EXE_outrigger")])
         .arg(&run.report)
         .output();

@@ -67,7 +67,6 @@ pub(crate) struct Share {
     pub(crate) idle: u64,
 }
 
-/// The device.
 pub(crate) struct Device {
     kind: Kind,
     now: AtomicU64,

@@ -245,7 +245,7 @@ impl Metric {
         self
     }
 
-    /// Whether it was asked for: by its whole name, or by what stands before the trace.
+    /// Whether the metric was asked for: by its whole name, or by what stands before the trace.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.name == name || self.name.split('/').next() == Some(name)
     }

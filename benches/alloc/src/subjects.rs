@@ -50,7 +50,7 @@ impl Measured {
     }
 }
 
-/// One of those who are measured.
+/// An allocator that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Outrigger,

@@ -43,9 +43,9 @@ class CallClass {
   /// Adds recipes of Python that are not known. False if all are.
   bool take(PyObject* recipes);
 
-  // The mode in which nothing more is to be had: another one may have more.
+  // The mode in which there are no more recipes: another one may have more.
   std::atomic<CompileMode> exhausted{CompileMode::kOff};
-  // Whether it counts among those without a recipe.
+  // Whether the class counts among those without a recipe.
   std::atomic<bool> is_counted{true};
 
  private:

@@ -133,7 +133,7 @@ otr_code_t GlooEngine::run(void* user, otr_code_t upstream) noexcept {
   std::string reason;
   try {
     if (upstream != OTR_OK) {
-      // The others learn it from their timeout.
+      // Other ranks learn of the failure from their timeout.
       engine.failure_->note(c10::str(
           task->name, " of the group ", engine.group_, " (rank ", engine.gloo_->getRank(),
           ") was not done: the work before it had failed"));

@@ -68,7 +68,7 @@ class GlooEngine {
   c10d::Backend& gloo() const {
     return *gloo_;
   }
-  /// Whether it combines elements of this type in this way.
+  /// Whether Gloo combines elements of this type in this way.
   static bool combines(c10::ScalarType type, c10d::ReduceOp::RedOpType how);
 
   /// Has the stream make a call of Gloo. `images` are those that the call uses. The engine outlives the call.

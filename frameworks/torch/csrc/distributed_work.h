@@ -26,7 +26,7 @@ class Point {
 
   /// Has later work of a stream wait.
   void order(otr_stream_t stream) const;
-  /// Whether it has passed. Throws the failure of the work before it.
+  /// Whether the point has passed. Throws the failure of the work before it.
   bool passed() const;
   /// Waits. Throws the failure of the work before it.
   void wait() const;

@@ -26,7 +26,7 @@ class PeerFailure {
 /// Has `why_peers_were_lost` ask a communicator. A stream that waited for another one knows no more than the code.
 void watch_communicator(otr_communicator_t communicator);
 
-/// Ends that.
+/// Has `why_peers_were_lost` ask a communicator no more.
 void forget_communicator(otr_communicator_t communicator) noexcept;
 
 /// The failure as communicators tell it, else the latest one of a group. The text continues another one; empty if

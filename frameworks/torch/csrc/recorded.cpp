@@ -154,7 +154,7 @@ otr_code_t replay(const Recorded& call, const uint64_t* addresses, int64_t bias)
       if (target == kNowhere || !result.defined() || result.numel() == 0) {
         return;
       }
-      // If it does not fit, the kernel and what told its shapes disagree.
+      // A result that does not fit means that the kernel and what told its shapes disagree.
       fits = fits && bring(result, tensors[target]);
     });
   }

@@ -579,7 +579,7 @@ def groups_of_gloo() -> None:
     pair = dist.new_group([1, 2])
     if here.rank > 0:
         sums_on_both(pair)
-    # In this order of ranks.
+    # The ranks of a part are in the order of the list.
     part = dist.split_group(split_ranks=[[2, 0], [1]])
     sums_on_both(part)
     outs = [torch.zeros(1, device=device()) for _ in range(dist.get_world_size(part))]

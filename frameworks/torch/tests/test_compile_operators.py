@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 SECONDS = 120
-"""Of one operator, and no more."""
+"""The most seconds of one operator."""
 
 UNDEFINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 """Operators whose results have no defined values."""

@@ -17,7 +17,7 @@ import torch
 from . import _vendor
 
 _SHOWN = 5
-"""So many of the operators on the CPU, the most expensive ones."""
+"""Operators on the CPU that are shown, the most expensive ones."""
 
 
 def diagnose() -> str:

@@ -59,7 +59,7 @@ class MemPool:
         return [one for one in segments if numbers.get(one["device"]) == one["segment_pool_id"][1] != 0]
 
     def sleep(self) -> int:
-        """Copies its memory in use to the host, gives its memory back to the devices, and returns how many bytes
+        """Copies the pool's memory in use to the host, gives its memory back to the devices, and returns how many bytes
         the devices got. Waits for all work.
 
         Until `wake` its tensors must not be used: operators, copies and graphs that would are refused as far
@@ -69,7 +69,7 @@ class MemPool:
         return sum(_C.pool_sleep(self._pool, index) for index in _C.pool_devices(self._pool))
 
     def wake(self) -> None:
-        """Brings its memory back, at the same addresses and with the same contents.
+        """Brings the pool's memory back, at the same addresses and with the same contents.
 
         torch.OutOfMemoryError if there is not enough: then it still sleeps, and nothing is lost.
         """
@@ -78,7 +78,7 @@ class MemPool:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it sleeps, on any device."""
+        """Whether the pool sleeps, on any device."""
         return any(info["asleep"] for info in self._infos())
 
     def _infos(self) -> list[dict[str, Any]]:

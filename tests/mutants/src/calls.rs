@@ -13,7 +13,6 @@ use crate::Shared;
 /// The host's function, to be called with an upstream code.
 pub(crate) type Original = Arc<dyn Fn(i32) -> i32 + Send + Sync>;
 
-/// A queue, as a key.
 pub(crate) fn key(queue: *mut sys::otr_queue) -> usize {
     queue.expose_provenance()
 }

@@ -83,7 +83,6 @@ impl Side {
     }
 }
 
-/// The handle of a key.
 fn handle<T>(key: usize) -> *mut T {
     std::ptr::with_exposed_provenance_mut(key)
 }

@@ -132,7 +132,7 @@ mutants! {
             let code = next.virtual_create(driver, device, size, physical);
             let mut lost = std::ptr::null_mut();
             if code == Code::OK.0 && next.virtual_create(driver, device, size, &mut lost) != Code::OK.0 {
-                // There is no memory left to lose.
+                // No memory is left to lose.
                 return code;
             }
             code

@@ -67,7 +67,7 @@ fn nothing_is_run_and_nothing_damaged_is_read() {
     for end in 0..PROTOCOL_4.len() {
         from_slice::<All>(&PROTOCOL_4[..end]).expect_err("cut");
     }
-    // So it is with any byte changed, unless it changes a value only.
+    // A changed byte is an error too, unless it changes a value only.
     let mut bytes = PROTOCOL_4.to_vec();
     for place in 0..bytes.len() {
         for bit in 0..8 {

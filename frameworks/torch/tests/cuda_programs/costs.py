@@ -41,7 +41,7 @@ for first, second in PAIRS.items():
 
 
 def wrapped(*arguments, **keywords):
-    """The other design: functions in Python around torch's."""
+    """Another design, to compare with: functions in Python around torch's."""
     device = keywords.get("device")
     if device is not None and device == names["c"]:
         keywords["device"] = names["d"]

@@ -25,7 +25,7 @@ HANG_SECONDS = 3600
 
 
 def cases(dtype: torch.dtype) -> dict[str, Case]:
-    """All of them, by name. They have one dtype."""
+    """All cases of one dtype, by name."""
     neg = torch.neg
     made = [
         operator("good", neg),
@@ -213,7 +213,6 @@ class Silent(torch.optim.SGD):
     """Tells no loss."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """A step."""
         super().step(closure)
         return torch.tensor(0.0)
 

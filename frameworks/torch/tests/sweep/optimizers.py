@@ -19,7 +19,7 @@ CAPTURING = "cuda"
 
 # Muon computes in bfloat16, whatever the dtype. LBFGS divides by small differences of gradients, and follows them far.
 WIDER = {"Muon": Tolerance(rtol=2e-3, atol=1e-3), "LBFGS": Tolerance(rtol=1e-3, atol=1e-3)}
-# So few that the rounding of the first is not what the last finds.
+# Few iterations, so that the rounding of the first is not what the last finds.
 ITERATIONS = {"max_iter": 3}
 
 
@@ -66,7 +66,7 @@ def describe(info: OptimizerInfo, dtype: torch.dtype, form: str, options: dict[s
 
     def inputs() -> list[OptimizerInput]:
         if sparse and not info.only_supports_sparse_grads:
-            # The others need dense gradients.
+            # Other options need dense gradients.
             return [one for one in info.optim_inputs_func("cpu") if one.kwargs.keys() <= {"lr", "maximize"}]
         made = [one for one in info.optim_inputs_func(CAPTURING if capturable else "cpu") if ("capturable" in one.kwargs) is capturable]
         lists = (False, True) if capturable else (None,)

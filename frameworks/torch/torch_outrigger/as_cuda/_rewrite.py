@@ -127,7 +127,7 @@ class Finder(importlib.abc.MetaPathFinder):
     """Gives the program's modules their loader; others are found as ever, and refused if they need CUDA."""
 
     main = "torch_outrigger_as_cuda_main"
-    """By this name a process that multiprocessing started imports the script."""
+    """The name by which a process that multiprocessing started imports the script."""
 
     def __init__(self, script: str | None, folders: list[str]) -> None:
         self.script = script

@@ -329,7 +329,7 @@ def _chosen(mine: Question | None) -> Variant | None:
     named = next((one for one in mine.variants if one.name == config.candidate), None)
     if named is not None:
         return named
-    # The others of the graph are measured while this one is lowered. Those of a graph that was seen have been asked for.
+    # Other nodes of the graph are measured while this one is lowered. Those of a graph that was seen have been asked for.
     fresh = mine.key() not in _asked
     nodes = V.graph.current_node.graph.nodes if fresh else ()
     others = (_of_node(one) for one in nodes if one.op == "call_function")

@@ -53,7 +53,7 @@ def patches(device: torch.device) -> dict[str, Any]:
     most = most_buffers(device)
     if most is None:
         return {}
-    # So many may each of an operator's operands read.
+    # The most buffers that each operand of an operator may read.
     reads = (most - 1) // _OPERANDS
     wanted = dict.fromkeys(("realize_reads_threshold", "realize_acc_reads_threshold"), reads)
     wanted |= dict.fromkeys(("max_pointwise_cat_inputs", "max_complex_pointwise_cat_inputs"), _OPERANDS)

@@ -46,7 +46,7 @@ class Tile(NamedTuple):
     rows: int
     columns: int
     lanes: int = 0
-    """Of these, the numbers of a vector; 0: all."""
+    """The columns of a vector; 0: all."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class Kernel:
     a_dense: bool
     b_dense: bool
     gathers: bool = False
-    """Whether it is a convolution: the second matrix is gathered from the input."""
+    """Whether the kernel is a convolution: the second matrix is gathered from the input."""
 
     @classmethod
     def convolving(cls, dtype: torch.dtype, tile: Tile, x: Layout, weight: Layout, how: Convolution) -> Kernel:

@@ -54,7 +54,7 @@ def serve(types: tuple[str, ...]) -> None:
         def get_device_name(device: Any = None) -> str | None:
             return device.name if isinstance(device, _Device) else name(device)
 
-        # In this module alone: others take the device itself.
+        # Other modules of Helion take the device itself.
         module.extract_device, module.get_device_name = extract_device, get_device_name
 
     after_import("helion.runtime", change_grid)

@@ -116,7 +116,7 @@ def serve(types: tuple[str, ...]) -> None:
             def update_metrics(self: Any, stage: str, metrics: dict[str, Any]) -> None:
                 if self.skip_memory_metrics or chosen() is None:
                     return original(self, stage, metrics)
-                # Without it there are no figures of a device.
+                # Without `torch` the tracker takes no figures of a device.
                 self.torch = torch
                 try:
                     original(self, stage, metrics)

@@ -216,7 +216,6 @@ def _closed(text: str, start: int) -> int:
 
 
 def type_of(text: str) -> Type:
-    """A type."""
     text = text.strip()
     found = re.fullmatch(r"tensor<((?:\d+x)*)(.*)>", text)
     if found:

@@ -84,7 +84,7 @@ def product(element: str, operand: str, rows: int, columns: int, depth: int) -> 
         return name, {"TRITON_SMALL_PRODUCT": _SMALL_PRODUCT, name: body}
     body = f"TRITON_PRODUCT({name}, {element}, {width}, 4, {rows}, {columns}, {depth})"
     if columns % (4 * width) == 0:
-        # Such a processor has twice as many registers, too.
+        # A processor with AVX-512 has twice as many registers, too.
         wide = f"TRITON_PRODUCT({name}, {element}, {2 * width}, {4 if rows % 8 else 8}, {rows}, {columns}, {depth})"
         body = f"#if defined(__AVX512F__)\n{wide}\n#else\n{body}\n#endif"
     return name, {"TRITON_PRODUCT": _PRODUCT, name: body}

@@ -215,7 +215,7 @@ class Value:
     cost = 0
     """Operations that are done anew where the value is used."""
     is_index = False
-    """Whether it is made of ranges, scalars and constants alone."""
+    """Whether the value is made of ranges, scalars and constants alone."""
 
     def at(self, index: Index) -> str:
         """The element at an index."""

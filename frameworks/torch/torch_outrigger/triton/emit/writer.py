@@ -361,7 +361,6 @@ class Writer:
         return value.array if isinstance(value, Variable) and value.array else value
 
     def force(self, value: Value) -> Array:
-        """A value as an array."""
         if isinstance(value, Variable) and value.array is None:
             self.close()
         value = self.settled(value)

@@ -55,7 +55,6 @@ unsafe fn instead(status: Status, of: Code, other: fn() -> Status) -> Status {
     other()
 }
 
-/// Success.
 fn success() -> Status {
     null_mut()
 }
