@@ -41,8 +41,8 @@ otr_code_t device_properties(otr_driver_t*, uint32_t, otr_device_properties_t* p
   properties->address_alignment = 64;
   return OTR_OK;
 }
-otr_code_t memory_alloc(otr_driver_t*, uint32_t, uint64_t size, otr_address_t* address) {
-  *address = reinterpret_cast<otr_address_t>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+otr_code_t memory_alloc(otr_driver_t*, uint32_t, const otr_memory_params_t* params, otr_address_t* address) {
+  *address = reinterpret_cast<otr_address_t>(std::aligned_alloc(64, (params->size + 63) / 64 * 64));
   return *address == 0 ? OTR_ERR_OUT_OF_MEMORY : OTR_OK;
 }
 otr_code_t memory_free(otr_driver_t*, otr_address_t address) {
@@ -52,7 +52,9 @@ otr_code_t memory_free(otr_driver_t*, otr_address_t address) {
 otr_code_t queue_create(otr_driver_t*, uint32_t, const otr_queue_params_t*, otr_queue_t** queue) { return give(queue); }
 otr_code_t queue_destroy(otr_queue_t*) { return OTR_OK; }
 otr_code_t queue_wait_event(otr_queue_t*, otr_drv_event_t*) { return OTR_OK; }
-otr_code_t event_create(otr_driver_t*, uint32_t, uint32_t, otr_drv_event_t** event) { return give(event); }
+otr_code_t event_create(otr_driver_t*, uint32_t, const otr_event_params_t*, otr_drv_event_t** event) {
+  return give(event);
+}
 otr_code_t event_destroy(otr_drv_event_t*) { return OTR_OK; }
 template <class T>
 otr_code_t finished(T*, otr_outcome_t* outcome) {
@@ -60,9 +62,9 @@ otr_code_t finished(T*, otr_outcome_t* outcome) {
   return OTR_OK;
 }
 otr_code_t event_record(otr_drv_event_t*, otr_queue_t*) { return OTR_OK; }
-otr_code_t copy(otr_queue_t*, uint64_t, uint64_t, uint64_t, otr_copy_kind_t) { return OTR_OK; }
-otr_code_t fill(otr_queue_t*, otr_address_t, uint64_t, const void*, uint32_t) { return OTR_OK; }
-otr_code_t host_call(otr_queue_t*, otr_host_fn function, void* user, uint32_t) { return function(user, OTR_OK); }
+otr_code_t copy(otr_queue_t*, const otr_copy_t*) { return OTR_OK; }
+otr_code_t fill(otr_queue_t*, const otr_fill_t*) { return OTR_OK; }
+otr_code_t host_call(otr_queue_t*, const otr_host_call_t* call) { return call->function(call->user, OTR_OK); }
 
 otr_code_t module_load(
     otr_driver_t*, uint32_t, otr_code_format_t, const void*, size_t, const char*, otr_drv_module_t** module) {

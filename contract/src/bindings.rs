@@ -103,6 +103,9 @@ pub const OTR_FAILURE_QUEUE: u32 = 0;
 pub const OTR_FAILURE_COMMAND: u32 = 1;
 pub const OTR_FAILURE_DEVICE: u32 = 2;
 pub const OTR_EVENT_TIMING: u32 = 1;
+pub const OTR_MEMORY_DEVICE: u32 = 0;
+pub const OTR_MEMORY_VENDOR: u32 = 2147483648;
+pub const OTR_MEMORY_EXPORTABLE: u32 = 1;
 pub const OTR_HOST_CALL_CANNOT_FAIL: u32 = 1;
 pub const OTR_LABEL_BYTES: u32 = 128;
 pub const OTR_MESSAGE_BYTES: u32 = 256;
@@ -710,6 +713,263 @@ const _: () = {
 pub type otr_queue_params_t = otr_queue_params;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct otr_event_params {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub flags: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_event_params"][::core::mem::size_of::<otr_event_params>() - 24usize];
+    [
+        "Alignment of otr_event_params",
+    ][::core::mem::align_of::<otr_event_params>() - 8usize];
+    [
+        "Offset of field: otr_event_params::struct_size",
+    ][::core::mem::offset_of!(otr_event_params, struct_size) - 0usize];
+    [
+        "Offset of field: otr_event_params::next",
+    ][::core::mem::offset_of!(otr_event_params, next) - 8usize];
+    [
+        "Offset of field: otr_event_params::flags",
+    ][::core::mem::offset_of!(otr_event_params, flags) - 16usize];
+    [
+        "Offset of field: otr_event_params::reserved",
+    ][::core::mem::offset_of!(otr_event_params, reserved) - 20usize];
+};
+pub type otr_event_params_t = otr_event_params;
+pub type otr_memory_kind_t = u32;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_memory_params {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub size: u64,
+    pub alignment: u64,
+    pub kind: otr_memory_kind_t,
+    pub flags: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_memory_params"][::core::mem::size_of::<otr_memory_params>() - 40usize];
+    [
+        "Alignment of otr_memory_params",
+    ][::core::mem::align_of::<otr_memory_params>() - 8usize];
+    [
+        "Offset of field: otr_memory_params::struct_size",
+    ][::core::mem::offset_of!(otr_memory_params, struct_size) - 0usize];
+    [
+        "Offset of field: otr_memory_params::next",
+    ][::core::mem::offset_of!(otr_memory_params, next) - 8usize];
+    [
+        "Offset of field: otr_memory_params::size",
+    ][::core::mem::offset_of!(otr_memory_params, size) - 16usize];
+    [
+        "Offset of field: otr_memory_params::alignment",
+    ][::core::mem::offset_of!(otr_memory_params, alignment) - 24usize];
+    [
+        "Offset of field: otr_memory_params::kind",
+    ][::core::mem::offset_of!(otr_memory_params, kind) - 32usize];
+    [
+        "Offset of field: otr_memory_params::flags",
+    ][::core::mem::offset_of!(otr_memory_params, flags) - 36usize];
+};
+pub type otr_memory_params_t = otr_memory_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_reserve_params {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub size: u64,
+    pub alignment: u64,
+    pub flags: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of otr_reserve_params",
+    ][::core::mem::size_of::<otr_reserve_params>() - 40usize];
+    [
+        "Alignment of otr_reserve_params",
+    ][::core::mem::align_of::<otr_reserve_params>() - 8usize];
+    [
+        "Offset of field: otr_reserve_params::struct_size",
+    ][::core::mem::offset_of!(otr_reserve_params, struct_size) - 0usize];
+    [
+        "Offset of field: otr_reserve_params::next",
+    ][::core::mem::offset_of!(otr_reserve_params, next) - 8usize];
+    [
+        "Offset of field: otr_reserve_params::size",
+    ][::core::mem::offset_of!(otr_reserve_params, size) - 16usize];
+    [
+        "Offset of field: otr_reserve_params::alignment",
+    ][::core::mem::offset_of!(otr_reserve_params, alignment) - 24usize];
+    [
+        "Offset of field: otr_reserve_params::flags",
+    ][::core::mem::offset_of!(otr_reserve_params, flags) - 32usize];
+    [
+        "Offset of field: otr_reserve_params::reserved",
+    ][::core::mem::offset_of!(otr_reserve_params, reserved) - 36usize];
+};
+pub type otr_reserve_params_t = otr_reserve_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_map_params {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub address: otr_address_t,
+    pub physical: *const *mut otr_physical_t,
+    pub count: u32,
+    pub flags: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_map_params"][::core::mem::size_of::<otr_map_params>() - 40usize];
+    ["Alignment of otr_map_params"][::core::mem::align_of::<otr_map_params>() - 8usize];
+    [
+        "Offset of field: otr_map_params::struct_size",
+    ][::core::mem::offset_of!(otr_map_params, struct_size) - 0usize];
+    [
+        "Offset of field: otr_map_params::next",
+    ][::core::mem::offset_of!(otr_map_params, next) - 8usize];
+    [
+        "Offset of field: otr_map_params::address",
+    ][::core::mem::offset_of!(otr_map_params, address) - 16usize];
+    [
+        "Offset of field: otr_map_params::physical",
+    ][::core::mem::offset_of!(otr_map_params, physical) - 24usize];
+    [
+        "Offset of field: otr_map_params::count",
+    ][::core::mem::offset_of!(otr_map_params, count) - 32usize];
+    [
+        "Offset of field: otr_map_params::flags",
+    ][::core::mem::offset_of!(otr_map_params, flags) - 36usize];
+};
+pub type otr_map_params_t = otr_map_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_copy {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub dst: u64,
+    pub src: u64,
+    pub size: u64,
+    pub kind: otr_copy_kind_t,
+    pub rows: u32,
+    pub dst_pitch: u64,
+    pub src_pitch: u64,
+    pub dst_device: u32,
+    pub src_device: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_copy"][::core::mem::size_of::<otr_copy>() - 72usize];
+    ["Alignment of otr_copy"][::core::mem::align_of::<otr_copy>() - 8usize];
+    [
+        "Offset of field: otr_copy::struct_size",
+    ][::core::mem::offset_of!(otr_copy, struct_size) - 0usize];
+    [
+        "Offset of field: otr_copy::next",
+    ][::core::mem::offset_of!(otr_copy, next) - 8usize];
+    ["Offset of field: otr_copy::dst"][::core::mem::offset_of!(otr_copy, dst) - 16usize];
+    ["Offset of field: otr_copy::src"][::core::mem::offset_of!(otr_copy, src) - 24usize];
+    [
+        "Offset of field: otr_copy::size",
+    ][::core::mem::offset_of!(otr_copy, size) - 32usize];
+    [
+        "Offset of field: otr_copy::kind",
+    ][::core::mem::offset_of!(otr_copy, kind) - 40usize];
+    [
+        "Offset of field: otr_copy::rows",
+    ][::core::mem::offset_of!(otr_copy, rows) - 44usize];
+    [
+        "Offset of field: otr_copy::dst_pitch",
+    ][::core::mem::offset_of!(otr_copy, dst_pitch) - 48usize];
+    [
+        "Offset of field: otr_copy::src_pitch",
+    ][::core::mem::offset_of!(otr_copy, src_pitch) - 56usize];
+    [
+        "Offset of field: otr_copy::dst_device",
+    ][::core::mem::offset_of!(otr_copy, dst_device) - 64usize];
+    [
+        "Offset of field: otr_copy::src_device",
+    ][::core::mem::offset_of!(otr_copy, src_device) - 68usize];
+};
+pub type otr_copy_t = otr_copy;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_fill {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub dst: otr_address_t,
+    pub size: u64,
+    pub pattern: *const ::core::ffi::c_void,
+    pub pattern_size: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_fill"][::core::mem::size_of::<otr_fill>() - 48usize];
+    ["Alignment of otr_fill"][::core::mem::align_of::<otr_fill>() - 8usize];
+    [
+        "Offset of field: otr_fill::struct_size",
+    ][::core::mem::offset_of!(otr_fill, struct_size) - 0usize];
+    [
+        "Offset of field: otr_fill::next",
+    ][::core::mem::offset_of!(otr_fill, next) - 8usize];
+    ["Offset of field: otr_fill::dst"][::core::mem::offset_of!(otr_fill, dst) - 16usize];
+    [
+        "Offset of field: otr_fill::size",
+    ][::core::mem::offset_of!(otr_fill, size) - 24usize];
+    [
+        "Offset of field: otr_fill::pattern",
+    ][::core::mem::offset_of!(otr_fill, pattern) - 32usize];
+    [
+        "Offset of field: otr_fill::pattern_size",
+    ][::core::mem::offset_of!(otr_fill, pattern_size) - 40usize];
+    [
+        "Offset of field: otr_fill::reserved",
+    ][::core::mem::offset_of!(otr_fill, reserved) - 44usize];
+};
+pub type otr_fill_t = otr_fill;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_host_call {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub function: otr_host_fn,
+    pub user: *mut ::core::ffi::c_void,
+    pub flags: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_host_call"][::core::mem::size_of::<otr_host_call>() - 40usize];
+    ["Alignment of otr_host_call"][::core::mem::align_of::<otr_host_call>() - 8usize];
+    [
+        "Offset of field: otr_host_call::struct_size",
+    ][::core::mem::offset_of!(otr_host_call, struct_size) - 0usize];
+    [
+        "Offset of field: otr_host_call::next",
+    ][::core::mem::offset_of!(otr_host_call, next) - 8usize];
+    [
+        "Offset of field: otr_host_call::function",
+    ][::core::mem::offset_of!(otr_host_call, function) - 16usize];
+    [
+        "Offset of field: otr_host_call::user",
+    ][::core::mem::offset_of!(otr_host_call, user) - 24usize];
+    [
+        "Offset of field: otr_host_call::flags",
+    ][::core::mem::offset_of!(otr_host_call, flags) - 32usize];
+    [
+        "Offset of field: otr_host_call::reserved",
+    ][::core::mem::offset_of!(otr_host_call, reserved) - 36usize];
+};
+pub type otr_host_call_t = otr_host_call;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct otr_outcome {
     pub struct_size: usize,
     pub next: *mut otr_ext_t,
@@ -790,8 +1050,7 @@ pub struct otr_virtual_memory_api {
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
             device: u32,
-            size: u64,
-            alignment: u64,
+            arg2: *const otr_reserve_params_t,
             address: *mut otr_address_t,
         ) -> otr_code_t,
     >,
@@ -806,7 +1065,7 @@ pub struct otr_virtual_memory_api {
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
             device: u32,
-            size: u64,
+            arg2: *const otr_memory_params_t,
             physical: *mut *mut otr_physical_t,
         ) -> otr_code_t,
     >,
@@ -819,9 +1078,7 @@ pub struct otr_virtual_memory_api {
     pub map: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
-            address: otr_address_t,
-            physical: *const *mut otr_physical_t,
-            count: u32,
+            arg2: *const otr_map_params_t,
         ) -> otr_code_t,
     >,
     pub unmap: ::core::option::Option<
@@ -937,11 +1194,7 @@ pub struct otr_peer_api {
     pub copy: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_queue_t,
-            dst_device: u32,
-            dst: otr_address_t,
-            src_device: u32,
-            src: otr_address_t,
-            size: u64,
+            arg2: *const otr_copy_t,
         ) -> otr_code_t,
     >,
 }
@@ -1223,6 +1476,32 @@ const _: () = {
 pub type otr_ipc_handle_t = otr_ipc_handle;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct otr_imported {
+    pub struct_size: usize,
+    pub next: *mut otr_ext_t,
+    pub address: otr_address_t,
+    pub size: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_imported"][::core::mem::size_of::<otr_imported>() - 32usize];
+    ["Alignment of otr_imported"][::core::mem::align_of::<otr_imported>() - 8usize];
+    [
+        "Offset of field: otr_imported::struct_size",
+    ][::core::mem::offset_of!(otr_imported, struct_size) - 0usize];
+    [
+        "Offset of field: otr_imported::next",
+    ][::core::mem::offset_of!(otr_imported, next) - 8usize];
+    [
+        "Offset of field: otr_imported::address",
+    ][::core::mem::offset_of!(otr_imported, address) - 16usize];
+    [
+        "Offset of field: otr_imported::size",
+    ][::core::mem::offset_of!(otr_imported, size) - 24usize];
+};
+pub type otr_imported_t = otr_imported;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct otr_ipc_api {
     pub struct_size: usize,
     pub memory_export: ::core::option::Option<
@@ -1237,7 +1516,7 @@ pub struct otr_ipc_api {
             arg1: *mut otr_driver_t,
             device: u32,
             arg2: *const otr_ipc_handle_t,
-            base: *mut otr_address_t,
+            arg3: *mut otr_imported_t,
         ) -> otr_code_t,
     >,
     pub memory_close: ::core::option::Option<
@@ -1268,7 +1547,8 @@ pub struct otr_ipc_api {
             arg1: *mut otr_driver_t,
             device: u32,
             arg2: *const otr_ipc_handle_t,
-            arg3: *mut *mut otr_physical_t,
+            arg3: *mut otr_imported_t,
+            arg4: *mut *mut otr_physical_t,
         ) -> otr_code_t,
     >,
 }
@@ -1596,8 +1876,8 @@ pub struct otr_driver_api {
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
             device: u32,
-            size: u64,
-            arg2: *mut otr_address_t,
+            arg2: *const otr_memory_params_t,
+            arg3: *mut otr_address_t,
         ) -> otr_code_t,
     >,
     pub memory_free: ::core::option::Option<
@@ -1639,8 +1919,8 @@ pub struct otr_driver_api {
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
             device: u32,
-            flags: u32,
-            arg2: *mut *mut otr_drv_event_t,
+            arg2: *const otr_event_params_t,
+            arg3: *mut *mut otr_drv_event_t,
         ) -> otr_code_t,
     >,
     pub event_destroy: ::core::option::Option<
@@ -1667,27 +1947,19 @@ pub struct otr_driver_api {
     pub copy: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_queue_t,
-            dst: u64,
-            src: u64,
-            size: u64,
-            kind: otr_copy_kind_t,
+            arg2: *const otr_copy_t,
         ) -> otr_code_t,
     >,
     pub fill: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_queue_t,
-            dst: otr_address_t,
-            size: u64,
-            pattern: *const ::core::ffi::c_void,
-            pattern_size: u32,
+            arg2: *const otr_fill_t,
         ) -> otr_code_t,
     >,
     pub host_call: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_queue_t,
-            arg2: otr_host_fn,
-            user: *mut ::core::ffi::c_void,
-            flags: u32,
+            arg2: *const otr_host_call_t,
         ) -> otr_code_t,
     >,
     pub queue_flush: ::core::option::Option<

@@ -9,7 +9,7 @@ use crate::fork::refuse_fork;
 use crate::profile::{What, WorkKind};
 use crate::raw::{Owner, RawDriver};
 use crate::table::{Table, entry};
-use crate::{Code, DeviceProperties, Error, Event, Queue, Result, sys};
+use crate::{Code, DeviceProperties, Error, Event, Queue, Result, params, sys};
 
 /// An open driver with at least one device.
 ///
@@ -116,9 +116,13 @@ impl Driver {
             ));
         }
         let mut address = 0;
+        let params = sys::otr_memory_params {
+            flags: self.memory_flags(),
+            ..params::memory(size)
+        };
         let alloc = entry!(self.0.raw.table().api, memory_alloc);
-        // SAFETY: the handle is open and `address` lives through the call.
-        self.check(unsafe { alloc(self.handle(), device, size, &mut address) })?;
+        // SAFETY: the handle is open; the parameters and `address` live through the call.
+        self.check(unsafe { alloc(self.handle(), device, &params, &mut address) })?;
         if address == 0 {
             return Err(Error::new(
                 Code::INTERNAL,
@@ -129,6 +133,15 @@ impl Driver {
             ));
         }
         Ok(address)
+    }
+
+    /// The flags of all memory. Any of it may be exported later, if the driver exports some.
+    #[inline]
+    pub(crate) fn memory_flags(&self) -> u32 {
+        match &self.table().ipc {
+            Some(_) => sys::OTR_MEMORY_EXPORTABLE,
+            None => 0,
+        }
     }
 
     /// Frees device memory.
@@ -422,11 +435,12 @@ impl Peer<'_> {
             ));
         }
         let copy = entry!(self.group, copy);
+        let params = params::peer_copy(dst, src, size);
         queue.submit(
             move || What::new(WorkKind::Copy, "copy between devices", size),
             // SAFETY: the queue is live; both ranges are live until the copy has finished, and do not
             // overlap (R26).
-            move || unsafe { copy(queue.raw(), dst.0, dst.1, src.0, src.1, size) },
+            move || unsafe { copy(queue.raw(), &params) },
         )
     }
 }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::fork::{forked, refuse_fork};
 use crate::table::entry;
-use crate::{Code, Driver, Error, Queue, Result, sys};
+use crate::{Code, Driver, Error, Queue, Result, params, sys};
 
 /// A point in the work of a queue, once it was recorded. Before that it counts as finished (R22).
 pub struct Event {
@@ -46,11 +46,11 @@ impl Event {
                 ),
             ));
         }
-        let flags = if timing { sys::OTR_EVENT_TIMING } else { 0 };
+        let params = params::event(if timing { sys::OTR_EVENT_TIMING } else { 0 });
         let mut handle = std::ptr::null_mut();
         let create = entry!(driver.table().api, event_create);
-        // SAFETY: the driver is open and the handle lives through the call.
-        driver.check(unsafe { create(driver.handle(), device, flags, &mut handle) })?;
+        // SAFETY: the driver is open; the parameters and the handle live through the call.
+        driver.check(unsafe { create(driver.handle(), device, &params, &mut handle) })?;
         Self::from_handle(driver, device, handle)
     }
 

@@ -3,7 +3,7 @@
 
 use crate::fork::refuse_fork;
 use crate::table::entry;
-use crate::{Code, Driver, Error, Event, Physical, Result, sys};
+use crate::{Code, Driver, Error, Event, Physical, Result, params, sys};
 
 impl Driver {
     /// Memory of other processes; `None` if the driver shares none.
@@ -23,6 +23,15 @@ pub struct IpcHandle(pub [u8; IpcHandle::SIZE]);
 impl IpcHandle {
     /// Bytes of a handle.
     pub const SIZE: usize = sys::OTR_IPC_HANDLE_BYTES;
+}
+
+/// Memory of another process, where it lies in this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Where it begins.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
 }
 
 /// Memory that a driver shares with other processes.
@@ -47,27 +56,30 @@ impl Ipc<'_> {
         Ok(IpcHandle(handle.bytes))
     }
 
-    /// Imports another process's allocation as memory of a device, and returns its start.
+    /// Imports another process's allocation as memory of a device.
     ///
     /// # Errors
     /// `INVALID_HANDLE` for bytes that are no such handle; `NOT_FOUND` where the exporter has freed it;
     /// `UNSUPPORTED` where the driver refuses its own process; `INVALID_DEVICE`.
-    pub fn memory_import(&self, device: u32, handle: &IpcHandle) -> Result<u64> {
+    pub fn memory_import(&self, device: u32, handle: &IpcHandle) -> Result<Imported> {
         refuse_fork()?;
         self.driver.check_device(device)?;
         let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
-        let mut base = 0;
+        let mut found = params::imported();
         let import = entry!(self.group, memory_import);
         // SAFETY: the driver is open, and both structs live through the call.
-        let code = unsafe { import(self.driver.handle(), device, &raw, &mut base) };
+        let code = unsafe { import(self.driver.handle(), device, &raw, &mut found) };
         self.driver.check(code)?;
-        if base == 0 {
+        if found.address == 0 {
             return Err(Error::new(
                 Code::INTERNAL,
                 "the driver imported memory at the address 0, which R13 forbids",
             ));
         }
-        Ok(base)
+        Ok(Imported {
+            address: found.address,
+            size: found.size,
+        })
     }
 
     /// Gives an imported allocation back.
@@ -109,23 +121,31 @@ impl Ipc<'_> {
         Ok(IpcHandle(handle.bytes))
     }
 
-    /// Makes another process's physical memory an object of a device here, of the same size. It is
+    /// Makes another process's physical memory an object of a device here, and says how many bytes it has. It is
     /// mapped and destroyed as any.
     ///
     /// # Errors
     /// As of [`memory_import`](Self::memory_import); `UNSUPPORTED` where the driver shares none.
-    pub fn physical_import(&self, device: u32, handle: &IpcHandle) -> Result<Physical> {
+    pub fn physical_import(&self, device: u32, handle: &IpcHandle) -> Result<(Physical, u64)> {
         refuse_fork()?;
         self.driver.check_device(device)?;
         let Some(import) = self.group.physical_import else {
             return Err(self.no_physical());
         };
         let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
-        let mut physical = std::ptr::null_mut();
-        // SAFETY: the driver is open, and both live through the call.
-        let code = unsafe { import(self.driver.handle(), device, &raw, &mut physical) };
+        let (mut found, mut physical) = (params::imported(), std::ptr::null_mut());
+        // SAFETY: the driver is open, and all three live through the call.
+        let code = unsafe {
+            import(
+                self.driver.handle(),
+                device,
+                &raw,
+                &mut found,
+                &mut physical,
+            )
+        };
         self.driver.check(code)?;
-        Physical::from_handle(physical)
+        Ok((Physical::from_handle(physical)?, found.size))
     }
 
     /// Whether events can be shared too.

@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outrigger_locks::{Mutex, Rank};
 
-use crate::{Code, Driver, Error, Event, Queue, Result, sys};
+use crate::{Code, Driver, Error, Event, Queue, Result, params, sys};
 
 /// What kind of work a command is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -414,7 +414,12 @@ fn mark(queue: &Queue) -> Times {
     let user = Arc::into_raw(Arc::clone(&ended)).cast_mut();
     let flags = sys::OTR_HOST_CALL_CANNOT_FAIL;
     // SAFETY: the queue is live; R27: `end` is called once with `user` on any thread, and does not unwind.
-    let code = unsafe { host_call(queue.raw(), Some(end), user.cast(), flags) };
+    let code = unsafe {
+        host_call(
+            queue.raw(),
+            &params::host_call(Some(end), user.cast(), flags),
+        )
+    };
     if queue.driver().check(code).is_err() {
         // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
         drop(unsafe { Arc::from_raw(user) });

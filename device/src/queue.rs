@@ -11,7 +11,7 @@ use crate::fork::{forked, refuse_fork};
 use crate::kernel::{Kernel, Operator};
 use crate::profile::{self, Lane, Stream, What, WorkKind};
 use crate::table::{entry, hole};
-use crate::{Code, Driver, Error, Event, Result, sys};
+use crate::{Code, Driver, Error, Event, Result, params, sys};
 
 /// What profiles call a host call that has no name.
 const HOST_CALL: &CStr = c"host call";
@@ -128,6 +128,23 @@ impl Grid {
     };
 }
 
+/// Pieces of memory of one size that lie apart, as the lines of a matrix do within a larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Where the first one goes: a device address or a host pointer.
+    pub dst: u64,
+    /// Where it comes from.
+    pub src: u64,
+    /// The bytes of each.
+    pub size: u64,
+    /// How many there are.
+    pub count: u32,
+    /// Bytes from one to the next where they go.
+    pub dst_pitch: u64,
+    /// Bytes from one to the next where they come from.
+    pub src_pitch: u64,
+}
+
 /// The argument block of a launch, and what stands where in it, in the order of the kernel's parameters. Host
 /// functions need no parts.
 #[derive(Clone, Copy, Debug)]
@@ -218,12 +235,62 @@ impl Queue {
     pub unsafe fn copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
         refuse_fork()?;
         let copy = entry!(self.driver.table().api, copy);
+        let params = params::copy(dst, src, size, kind.raw());
+        let params = &params;
         self.submit(
             move || What::new(WorkKind::Copy, kind.name(), size),
             // SAFETY: the queue is live; R26: both ranges stay valid until the copy has finished, and do
             // not overlap.
-            move || unsafe { copy(self.raw(), dst, src, size, kind.raw()) },
+            move || unsafe { copy(self.raw(), params) },
         )
+    }
+
+    /// Copies rows that lie apart. A driver that does not copy rows is given a copy for each of them; then a failure in
+    /// between leaves the rows before it submitted.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for a pitch that is less than a row, and for a range that the driver can see is wrong.
+    ///
+    /// # Safety
+    /// All rows are live and otherwise untouched until the copy has finished, and do not overlap.
+    pub unsafe fn copy_rows(&self, rows: &Rows, kind: CopyKind) -> Result<()> {
+        refuse_fork()?;
+        if rows.count > 1 && rows.dst_pitch.min(rows.src_pitch) < rows.size {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "rows of {} bytes that begin {} and {} bytes apart: a pitch is at least a row",
+                    rows.size, rows.dst_pitch, rows.src_pitch
+                ),
+            ));
+        }
+        let copy = entry!(self.driver.table().api, copy);
+        let params = &sys::otr_copy {
+            rows: rows.count,
+            dst_pitch: rows.dst_pitch,
+            src_pitch: rows.src_pitch,
+            ..params::copy(rows.dst, rows.src, rows.size, kind.raw())
+        };
+        let whole = self.submit(
+            move || {
+                let bytes = rows.size.saturating_mul(u64::from(rows.count));
+                What::new(WorkKind::Copy, kind.name(), bytes)
+            },
+            // SAFETY: the queue is live; R26: all rows stay valid until the copy has finished, and do not overlap.
+            move || unsafe { copy(self.raw(), params) },
+        );
+        match whole {
+            Err(error) if error.code() == Code::UNSUPPORTED && rows.count > 1 => {}
+            other => return other,
+        }
+        (0..u64::from(rows.count)).try_for_each(|row| {
+            let (dst, src) = (
+                rows.dst + row * rows.dst_pitch,
+                rows.src + row * rows.src_pitch,
+            );
+            // SAFETY: one of the rows.
+            unsafe { self.copy(dst, src, rows.size, kind) }
+        })
     }
 
     /// Fills `size` bytes with a pattern of 1, 2, 4, 8 or 16 bytes, of which the size is a multiple.
@@ -239,11 +306,13 @@ impl Queue {
         let fill = entry!(self.driver.table().api, fill);
         // The driver refuses a length that R28 does not know, so that saturation is as good as any.
         let length = u32::try_from(pattern.len()).unwrap_or(u32::MAX);
+        let params = params::fill(dst, size, pattern.as_ptr().cast(), length);
+        let params = &params;
         self.submit(
             move || What::new(WorkKind::Fill, "fill", size),
             // SAFETY: queue and pattern are live; the range is live device memory until the fill has
             // finished (R12).
-            move || unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) },
+            move || unsafe { fill(self.raw(), params) },
         )
     }
 
@@ -311,11 +380,13 @@ impl Queue {
     ) -> Result<()> {
         refuse_fork()?;
         let host_call = entry!(self.driver.table().api, host_call);
+        let params = params::host_call(Some(function), user, flags);
+        let params = &params;
         self.submit(
             move || What::new(WorkKind::HostCall, label.to_string_lossy(), 0),
             // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
             // does not unwind.
-            move || unsafe { host_call(self.raw(), Some(function), user, flags) },
+            move || unsafe { host_call(self.raw(), params) },
         )
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use crate::fork::refuse_fork;
 use crate::table::entry;
-use crate::{Code, Driver, Error, Result, sys};
+use crate::{Code, Driver, Error, Result, params, sys};
 
 impl Driver {
     /// Virtual memory: addresses and memory are separate. `None` if the driver has none.
@@ -99,9 +99,10 @@ impl VirtualMemory<'_> {
         refuse_fork()?;
         self.driver.check_device(device)?;
         let mut address = 0;
+        let params = params::reserve(size, alignment);
         let reserve = entry!(self.group, reserve);
-        // SAFETY: the handle is open and `address` lives through the call.
-        let code = unsafe { reserve(self.driver.handle(), device, size, alignment, &mut address) };
+        // SAFETY: the handle is open; the parameters and `address` live through the call.
+        let code = unsafe { reserve(self.driver.handle(), device, &params, &mut address) };
         self.driver.check(code)?;
         if address == 0 {
             return Err(Error::new(
@@ -133,9 +134,13 @@ impl VirtualMemory<'_> {
         refuse_fork()?;
         self.driver.check_device(device)?;
         let mut handle = std::ptr::null_mut();
+        let params = sys::otr_memory_params {
+            flags: self.driver.memory_flags(),
+            ..params::memory(size)
+        };
         let create = entry!(self.group, create);
-        // SAFETY: the driver is open and `handle` lives through the call.
-        let code = unsafe { create(self.driver.handle(), device, size, &mut handle) };
+        // SAFETY: the driver is open; the parameters and `handle` live through the call.
+        let code = unsafe { create(self.driver.handle(), device, &params, &mut handle) };
         self.driver.check(code)?;
         Physical::from_handle(handle)
     }
@@ -172,17 +177,12 @@ impl VirtualMemory<'_> {
                 format!("{} objects in one mapping", physical.len()),
             )
         })?;
+        let params = params::map(address, physical.as_ptr().cast(), count);
         let map = entry!(self.group, map);
         // SAFETY: as many handles as are counted, of the size of pointers as asserted above, and live, by
         // the contract of this function.
-        self.driver.check(unsafe {
-            map(
-                self.driver.handle(),
-                address,
-                physical.as_ptr().cast(),
-                count,
-            )
-        })
+        self.driver
+            .check(unsafe { map(self.driver.handle(), &params) })
     }
 
     /// Ends the mappings of a range, which begins and ends where objects do and has no gaps.

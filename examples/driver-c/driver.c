@@ -62,6 +62,7 @@ struct allocation { uint64_t address, size; uint32_t device; struct allocation* 
 struct otr_driver {
   struct device devices[MAX_DEVICES];
   uint64_t memory[MAX_DEVICES]; /* bytes of each device, or what the option allows */
+  uint32_t alignment[MAX_DEVICES];
   uint32_t device_count;
   pthread_mutex_t lock;  /* guards what follows, and queues, events and commands */
   pthread_cond_t passed; /* for those who wait for a point */
@@ -136,8 +137,17 @@ static void give_back(otr_driver_t* driver, struct allocation* allocation) {
   free(allocation);
 }
 
-static otr_code_t memory_alloc(otr_driver_t* driver, uint32_t device, uint64_t size, otr_address_t* address) {
+static otr_code_t memory_alloc(otr_driver_t* driver, uint32_t device, const otr_memory_params_t* params,
+                               otr_address_t* address) {
   REQUIRE_DEVICE(driver, device, address);
+  REQUIRE_POINTER(params);
+  const uint64_t size = params->size, alignment = params->alignment;
+  REQUIRE_FLAGS(params->flags, OTR_MEMORY_EXPORTABLE); /* a hint, of no use without `ipc` */
+  REQUIRE(params->kind == OTR_MEMORY_DEVICE, OTR_ERR_UNSUPPORTED, "memory kind %u: there is 0 alone", params->kind);
+  REQUIRE((alignment & (alignment - 1)) == 0 || alignment == 0, OTR_ERR_INVALID_ARGUMENT,
+          "the alignment, %llu, is no power of two", (ull)alignment);
+  REQUIRE(alignment <= driver->alignment[device], OTR_ERR_UNSUPPORTED, "the alignment, %llu, is more than %u", (ull)alignment,
+          driver->alignment[device]); /* R14 */
   REQUIRE(size > 0, OTR_ERR_INVALID_ARGUMENT, "the size is 0 and must be larger");
   struct allocation* made = malloc(sizeof *made);
   REQUIRE_MEMORY(made);
@@ -335,8 +345,12 @@ static otr_code_t queue_synchronize(otr_queue_t* queue, otr_outcome_t* told) {
   return code == OTR_OK ? answer(queue->driver, point, true, told, NULL) : code;
 }
 
-static otr_code_t copy(otr_queue_t* queue, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind) {
+static otr_code_t copy(otr_queue_t* queue, const otr_copy_t* params) {
   REQUIRE_HANDLE(queue);
+  REQUIRE_POINTER(params);
+  const uint64_t dst = params->dst, src = params->src, size = params->size;
+  const otr_copy_kind_t kind = params->kind;
+  REQUIRE(params->rows <= 1, OTR_ERR_UNSUPPORTED, "a copy of %u rows: here it is one", params->rows); /* R25 */
   REQUIRE(kind >= OTR_COPY_HOST_TO_DEVICE && kind <= OTR_COPY_HOST_TO_HOST, OTR_ERR_INVALID_ARGUMENT,
           "copy kind %u is unknown: they are 1 to 4", kind);
   if (size == 0) return OTR_OK; /* R25: to do nothing is in order anywhere */
@@ -346,8 +360,12 @@ static otr_code_t copy(otr_queue_t* queue, uint64_t dst, uint64_t src, uint64_t 
   return submit(queue, (struct command){.kind = COPY, .dst = dst, .src = src, .size = size, .direction = kind}, NULL);
 }
 
-static otr_code_t fill(otr_queue_t* queue, otr_address_t dst, uint64_t size, const void* pattern, uint32_t pattern_size) {
+static otr_code_t fill(otr_queue_t* queue, const otr_fill_t* params) {
   REQUIRE_HANDLE(queue);
+  REQUIRE_POINTER(params);
+  const uint64_t dst = params->dst, size = params->size;
+  const void* pattern = params->pattern;
+  const uint32_t pattern_size = params->pattern_size;
   REQUIRE(pattern_size > 0 && pattern_size <= 16 && (pattern_size & (pattern_size - 1)) == 0, /* R28 */
           OTR_ERR_INVALID_ARGUMENT, "a pattern has 1, 2, 4, 8 or 16 bytes, not %u", pattern_size);
   REQUIRE(size % pattern_size == 0, OTR_ERR_INVALID_ARGUMENT,
@@ -360,16 +378,20 @@ static otr_code_t fill(otr_queue_t* queue, otr_address_t dst, uint64_t size, con
   return submit(queue, command, NULL);
 }
 
-static otr_code_t host_call(otr_queue_t* queue, otr_host_fn function, void* user, uint32_t flags) {
+static otr_code_t host_call(otr_queue_t* queue, const otr_host_call_t* call) {
   REQUIRE_HANDLE(queue);
-  REQUIRE_POINTER(function);
-  REQUIRE_FLAGS(flags, OTR_HOST_CALL_CANNOT_FAIL);
-  return submit(queue, (struct command){.kind = HOST_CALL, .function = function, .user = user, .flags = flags}, NULL);
+  REQUIRE_POINTER(call);
+  REQUIRE_POINTER(call->function);
+  REQUIRE_FLAGS(call->flags, OTR_HOST_CALL_CANNOT_FAIL);
+  return submit(queue, (struct command){.kind = HOST_CALL, .function = call->function, .user = call->user,
+                                        .flags = call->flags}, NULL);
 }
 
 /* ---- 6. Events ---------------------------------------------------------------------------------------------- */
-static otr_code_t event_create(otr_driver_t* driver, uint32_t device, uint32_t flags, otr_drv_event_t** out) {
+static otr_code_t event_create(otr_driver_t* driver, uint32_t device, const otr_event_params_t* params,
+                               otr_drv_event_t** out) {
   REQUIRE_DEVICE(driver, device, out);
+  const uint32_t flags = params == NULL ? 0 : params->flags;
   REQUIRE_FLAGS(flags, OTR_EVENT_TIMING);
   otr_drv_event_t* event = malloc(sizeof *event);
   REQUIRE_MEMORY(event);
@@ -467,6 +489,7 @@ static otr_code_t driver_open(const otr_open_params_t* params, otr_driver_t** ou
     if (code != OTR_OK) break;
     otr_device_properties_t about = {.struct_size = sizeof about};
     device_describe(&driver->devices[device], &about);
+    driver->alignment[device] = about.address_alignment;
     driver->memory[device] = memory != 0 && memory < about.total_memory ? memory : about.total_memory;
     driver->device_count++;
   }

@@ -133,7 +133,7 @@ static otr_code_t launch(otr_queue_t* queue, otr_operator_t* operator, const otr
   REQUIRE(operator->device == queue->device, OTR_ERR_INVALID_DEVICE, "queue and operator are of two devices");
   struct work* work = malloc(sizeof *work);
   if (work != NULL && call != NULL && take(call, operator->kind, work) && work->in[0].data != NULL && work->out.data != NULL)
-    return host_call(queue, run, work, 0);
+    return host_call(queue, &(otr_host_call_t){.struct_size = sizeof(otr_host_call_t), .function = run, .user = work});
   free(work);
   return fail(OTR_ERR_INVALID_ARGUMENT, "the call is not what the operator was prepared for (workspace %llu)", (ull)space);
 }

@@ -50,7 +50,9 @@
  *   R13 A device address is a 64-bit number. Any address within an allocation is valid: base plus
  *       offset. 0 is never a valid address. Addresses of live allocations never overlap, over all
  *       devices of a driver and with host memory.
- *   R14 Allocations are aligned to `address_alignment` of the device (a power of two, at least 64).
+ *   R14 Allocations are aligned to `address_alignment` of the device (a power of two, at least 64), and to
+ *       the alignment that was asked for, where that is more; one that the driver cannot keep to is
+ *       OTR_ERR_UNSUPPORTED. So is a kind of memory that the device does not have.
  *   R15 OTR_DEVICE_HOST_VISIBLE promises that a device address is a host pointer to the same bytes,
  *       coherent once the work has finished. Without it the host never touches a device address.
  * Queues
@@ -88,7 +90,10 @@
  *       queue of another device fails with OTR_ERR_DEVICE_LOST.
  * Commands
  *   R25 `copy` and `fill` accept a size of 0 and then do nothing but keep the order: the addresses
- *       are not looked at.
+ *       are not looked at. A copy with several `rows` moves as many pieces of `size` bytes, which begin
+ *       `dst_pitch` and `src_pitch` bytes apart, each pitch at least `size`; what lies between them is left
+ *       alone. It is one command. A driver without such copies refuses them with OTR_ERR_UNSUPPORTED, and
+ *       Outrigger copies row by row.
  *   R26 Host memory of a `copy` stays valid and untouched until the copy finished: the host sees
  *       to it. Source and destination do not overlap.
  *   R27 A host call is called exactly once, in queue order, on a thread of the driver's choice, and
@@ -139,7 +144,7 @@
  *       memory, aligned to a power of two (0: to the granularity). R13 holds for reserved ranges, used
  *       or not. `release` takes the whole of one back, and answers OTR_ERR_BUSY while something is
  *       mapped in it. Queues of the device reach what is mapped there, and `memory_free` refuses it.
- *   R38 `create` takes the memory, and OTR_ERR_OUT_OF_MEMORY comes from there: an object counts as
+ *   R38 `create` takes the memory, of a kind and with flags as in `memory_alloc`, and OTR_ERR_OUT_OF_MEMORY comes from there: an object counts as
  *       used, in `memory_info` too, until it is gone. `destroy` takes the handle back, also of an
  *       object that is mapped, whose memory then goes with its last unmap.
  *   R39 `map` puts whole objects one behind the other, from `address` on: all of them or none, and
@@ -160,7 +165,8 @@
  *       one of another kind, OTR_ERR_INVALID_HANDLE. A driver may refuse an import in the exporting
  *       process, and the export of what it cannot share, with OTR_ERR_UNSUPPORTED.
  *   R43 What was imported reaches the bytes of the exporter: all of the allocation or object, at an
- *       address of the importer's own device. It does not count as used there. Work of two processes
+ *       address of the importer's own device. The import says how many bytes these are, as many as were asked
+ *       for or more. They do not count as used there. Work of two processes
  *       is ordered by an imported event or by the hosts. An imported event is queried, waited for and
  *       destroyed as any other (R21 to R24), and stands at the point where the exporter recorded it
  *       last; a driver may refuse to record it with OTR_ERR_UNSUPPORTED. Recording an exported event
@@ -334,8 +340,91 @@ typedef struct otr_queue_params {
   uint32_t flags;   /* 0 */
 } otr_queue_params_t;
 
-#define OTR_EVENT_TIMING 0x1u          /* the event carries a timestamp; needs `timing` */
+#define OTR_EVENT_TIMING 0x1u /* the event carries a timestamp; needs `timing` */
+
+typedef struct otr_event_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint32_t flags;    /* OTR_EVENT_* */
+  uint32_t reserved; /* 0 */
+} otr_event_params_t;
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+typedef uint32_t otr_memory_kind_t;
+#define OTR_MEMORY_DEVICE 0           /* the device's own */
+#define OTR_MEMORY_VENDOR 0x80000000u /* and above */
+
+/* A hint that the memory may be given to `ipc`: what was allocated without it a driver may refuse to export.
+ * A driver to which it means nothing ignores it. */
+#define OTR_MEMORY_EXPORTABLE 0x1u
+
+/* What `memory_alloc` allocates, and `create` of `virtual_memory`. */
+typedef struct otr_memory_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint64_t size;      /* bytes, > 0 */
+  uint64_t alignment; /* R14: a power of two, or 0. Of `create`: 0 */
+  otr_memory_kind_t kind;
+  uint32_t flags; /* OTR_MEMORY_* */
+} otr_memory_params_t;
+
+/* A range of addresses (R37). */
+typedef struct otr_reserve_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint64_t size;
+  uint64_t alignment; /* 0: the granularity */
+  uint32_t flags;     /* 0 */
+  uint32_t reserved;  /* 0 */
+} otr_reserve_params_t;
+
+/* Objects that are put one behind the other (R39), readable and writable on their device. */
+typedef struct otr_map_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  otr_address_t address;
+  otr_physical_t* const* physical;
+  uint32_t count; /* > 0 */
+  uint32_t flags; /* 0 */
+} otr_map_params_t;
+
+/* ---- Commands ------------------------------------------------------------------------------
+ * The struct of a command, and what a pattern in it leads to, may go as soon as the call returns (R10).
+ */
+typedef struct otr_copy {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint64_t dst; /* a device address or a host pointer, as `kind` says */
+  uint64_t src;
+  uint64_t size; /* bytes of a row */
+  otr_copy_kind_t kind;
+  uint32_t rows;      /* R25; 0 or 1: one */
+  uint64_t dst_pitch; /* bytes from a row to the next; not looked at for one row */
+  uint64_t src_pitch;
+  uint32_t dst_device; /* looked at by `copy` of the group `peer` alone */
+  uint32_t src_device;
+} otr_copy_t;
+
+typedef struct otr_fill {
+  size_t struct_size;
+  const otr_ext_t* next;
+  otr_address_t dst;
+  uint64_t size; /* bytes */
+  const void* pattern;
+  uint32_t pattern_size; /* R28 */
+  uint32_t reserved;     /* 0 */
+} otr_fill_t;
+
 #define OTR_HOST_CALL_CANNOT_FAIL 0x1u /* R27 */
+
+typedef struct otr_host_call {
+  size_t struct_size;
+  const otr_ext_t* next;
+  otr_host_fn function;
+  void* user;
+  uint32_t flags;    /* OTR_HOST_CALL_* */
+  uint32_t reserved; /* 0 */
+} otr_host_call_t;
 
 /* ---- Outcomes ------------------------------------------------------------------------------ */
 #define OTR_LABEL_BYTES 128
@@ -368,14 +457,13 @@ typedef struct otr_memory_info_api {
 typedef struct otr_virtual_memory_api {
   size_t struct_size;
   otr_code_t (*granularity)(otr_driver_t*, uint32_t device, uint64_t* bytes);
-  otr_code_t (*reserve)(otr_driver_t*, uint32_t device, uint64_t size, uint64_t alignment,
+  otr_code_t (*reserve)(otr_driver_t*, uint32_t device, const otr_reserve_params_t*,
                         otr_address_t* address);
   otr_code_t (*release)(otr_driver_t*, otr_address_t address, uint64_t size);
-  otr_code_t (*create)(otr_driver_t*, uint32_t device, uint64_t size, otr_physical_t** physical);
+  otr_code_t (*create)(otr_driver_t*, uint32_t device, const otr_memory_params_t*,
+                       otr_physical_t** physical);
   otr_code_t (*destroy)(otr_driver_t*, otr_physical_t*);
-  /* count > 0. Readable and writable on the device of the objects. */
-  otr_code_t (*map)(otr_driver_t*, otr_address_t address, otr_physical_t* const* physical,
-                    uint32_t count);
+  otr_code_t (*map)(otr_driver_t*, const otr_map_params_t*);
   otr_code_t (*unmap)(otr_driver_t*, otr_address_t address, uint64_t size);
 } otr_virtual_memory_api_t;
 
@@ -392,9 +480,8 @@ typedef struct otr_pinned_memory_api {
 typedef struct otr_peer_api {
   size_t struct_size;
   otr_code_t (*can_access)(otr_driver_t*, uint32_t device, uint32_t peer, uint32_t* yes);
-  /* On a queue of either device. */
-  otr_code_t (*copy)(otr_queue_t*, uint32_t dst_device, otr_address_t dst, uint32_t src_device,
-                     otr_address_t src, uint64_t size);
+  /* On a queue of either device. The kind is OTR_COPY_DEVICE_TO_DEVICE. */
+  otr_code_t (*copy)(otr_queue_t*, const otr_copy_t*);
 } otr_peer_api_t;
 
 /* Nanoseconds on a clock of the device that never runs backwards. */
@@ -470,21 +557,29 @@ typedef struct otr_ipc_handle {
   uint8_t bytes[OTR_IPC_HANDLE_BYTES];
 } otr_ipc_handle_t;
 
+/* What an import has found. */
+typedef struct otr_imported {
+  size_t struct_size; /* set by the host; the driver writes no further */
+  otr_ext_t* next;
+  otr_address_t address; /* where the memory begins; 0: an object, which has no address */
+  uint64_t size;         /* bytes */
+} otr_imported_t;
+
 typedef struct otr_ipc_api {
   size_t struct_size;
   /* Of what `memory_alloc` gave. */
   otr_code_t (*memory_export)(otr_driver_t*, otr_address_t base, otr_ipc_handle_t*);
   otr_code_t (*memory_import)(otr_driver_t*, uint32_t device, const otr_ipc_handle_t*,
-                              otr_address_t* base);
+                              otr_imported_t*);
   otr_code_t (*memory_close)(otr_driver_t*, otr_address_t base);
   /* Of an event without OTR_EVENT_TIMING. Both or none of the two; optional. */
   otr_code_t (*event_export)(otr_drv_event_t*, otr_ipc_handle_t*);
   otr_code_t (*event_import)(otr_driver_t*, const otr_ipc_handle_t*, otr_drv_event_t**);
   /* Of what `create` of `virtual_memory` gave. What was imported is mapped as any object is, and given
-   * back to `destroy`. Its size is the exported one's. Both or none of the two; optional. */
+   * back to `destroy`. Both or none of the two; optional. */
   otr_code_t (*physical_export)(otr_driver_t*, otr_physical_t*, otr_ipc_handle_t*);
   otr_code_t (*physical_import)(otr_driver_t*, uint32_t device, const otr_ipc_handle_t*,
-                                otr_physical_t**);
+                                otr_imported_t*, otr_physical_t**);
 } otr_ipc_api_t;
 
 /* ---- Optional tables, in the chain of otr_driver_api_t (R3) ----------------------------------- */
@@ -578,8 +673,9 @@ typedef struct otr_driver_api {
   otr_code_t (*device_count)(otr_driver_t*, uint32_t* count);
   otr_code_t (*device_properties)(otr_driver_t*, uint32_t device, otr_device_properties_t*);
 
-  /* size > 0. No initial value. */
-  otr_code_t (*memory_alloc)(otr_driver_t*, uint32_t device, uint64_t size, otr_address_t*);
+  /* No initial value. */
+  otr_code_t (*memory_alloc)(otr_driver_t*, uint32_t device, const otr_memory_params_t*,
+                             otr_address_t*);
   /* `address` is what memory_alloc returned; anything else is OTR_ERR_INVALID_ARGUMENT. */
   otr_code_t (*memory_free)(otr_driver_t*, otr_address_t address);
 
@@ -592,19 +688,18 @@ typedef struct otr_driver_api {
   otr_code_t (*queue_wait_event)(otr_queue_t*, otr_drv_event_t*);
 
   /* For records on queues of this device; queues of any device of the driver may wait for it. A flag
-   * whose group is NULL is an unknown flag. */
-  otr_code_t (*event_create)(otr_driver_t*, uint32_t device, uint32_t flags, otr_drv_event_t**);
+   * whose group is NULL is an unknown flag. params NULL means defaults. */
+  otr_code_t (*event_create)(otr_driver_t*, uint32_t device, const otr_event_params_t*,
+                             otr_drv_event_t**);
   otr_code_t (*event_destroy)(otr_drv_event_t*);
   otr_code_t (*event_record)(otr_drv_event_t*, otr_queue_t*);
   otr_code_t (*event_query)(otr_drv_event_t*, otr_outcome_t*);
   otr_code_t (*event_synchronize)(otr_drv_event_t*, otr_outcome_t*);
 
-  /* Addresses are device addresses or host pointers, as `kind` says. Device addresses are those of the
-   * queue's device: copies between devices are the group `peer`. Sizes in bytes. */
-  otr_code_t (*copy)(otr_queue_t*, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind);
-  otr_code_t (*fill)(otr_queue_t*, otr_address_t dst, uint64_t size, const void* pattern,
-                     uint32_t pattern_size);
-  otr_code_t (*host_call)(otr_queue_t*, otr_host_fn, void* user, uint32_t flags); /* OTR_HOST_CALL_* */
+  /* Device addresses are those of the queue's device: copies between devices are the group `peer`. */
+  otr_code_t (*copy)(otr_queue_t*, const otr_copy_t*);
+  otr_code_t (*fill)(otr_queue_t*, const otr_fill_t*);
+  otr_code_t (*host_call)(otr_queue_t*, const otr_host_call_t*);
 
   /* -- Optional entry -- */
 

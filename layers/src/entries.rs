@@ -13,8 +13,8 @@ macro_rules! entries {
             plain device_count: core.device_count(driver: otr_driver, count: *mut u32) [];
             plain device_properties: core.device_properties(driver: otr_driver, device: u32,
                 properties: *mut sys::otr_device_properties) [];
-            plain memory_alloc: core.memory_alloc(driver: otr_driver, device: u32, size: u64,
-                address: *mut u64) [];
+            plain memory_alloc: core.memory_alloc(driver: otr_driver, device: u32,
+                params: *const sys::otr_memory_params, address: *mut u64) [];
             plain memory_free: core.memory_free(driver: otr_driver, address: u64) [];
             makes queue_create: core.queue_create(driver: otr_driver, device: u32,
                 params: *const sys::otr_queue_params) [queue: otr_queue];
@@ -25,8 +25,8 @@ macro_rules! entries {
                 outcome: *mut sys::otr_outcome) [];
             plain queue_wait_event: core.queue_wait_event(queue: otr_queue,
                 event: *mut sys::otr_drv_event) [];
-            makes event_create: core.event_create(driver: otr_driver, device: u32, flags: u32)
-                [event: otr_drv_event];
+            makes event_create: core.event_create(driver: otr_driver, device: u32,
+                params: *const sys::otr_event_params) [event: otr_drv_event];
             takes event_destroy: core.event_destroy(event: otr_drv_event) [];
             plain event_record: core.event_record(event: otr_drv_event,
                 queue: *mut sys::otr_queue) [];
@@ -34,26 +34,25 @@ macro_rules! entries {
                 outcome: *mut sys::otr_outcome) [];
             plain event_synchronize: core.event_synchronize(event: otr_drv_event,
                 outcome: *mut sys::otr_outcome) [];
-            plain copy: core.copy(queue: otr_queue, dst: u64, src: u64, size: u64, kind: u32) [];
-            plain fill: core.fill(queue: otr_queue, dst: u64, size: u64, pattern: *const c_void,
-                pattern_size: u32) [];
-            plain host_call: core.host_call(queue: otr_queue, function: sys::otr_host_fn,
-                user: *mut c_void, flags: u32) [];
+            plain copy: core.copy(queue: otr_queue, copy: *const sys::otr_copy) [];
+            plain fill: core.fill(queue: otr_queue, fill: *const sys::otr_fill) [];
+            plain host_call: core.host_call(queue: otr_queue,
+                host_call: *const sys::otr_host_call) [];
             plain queue_flush: core.queue_flush(queue: otr_queue) [];
             plain memory_info: memory_info.info(driver: otr_driver, device: u32,
                 free_bytes: *mut u64, total_bytes: *mut u64) [];
             plain virtual_granularity: virtual_memory.granularity(driver: otr_driver, device: u32,
                 bytes: *mut u64) [];
             plain virtual_reserve: virtual_memory.reserve(driver: otr_driver, device: u32,
-                size: u64, alignment: u64, address: *mut u64) [];
+                params: *const sys::otr_reserve_params, address: *mut u64) [];
             plain virtual_release: virtual_memory.release(driver: otr_driver, address: u64,
                 size: u64) [];
-            makes virtual_create: virtual_memory.create(driver: otr_driver, device: u32, size: u64)
-                [physical: otr_physical];
+            makes virtual_create: virtual_memory.create(driver: otr_driver, device: u32,
+                params: *const sys::otr_memory_params) [physical: otr_physical];
             other virtual_destroy: virtual_memory.destroy(driver: otr_driver,
                 physical: *mut sys::otr_physical) [];
-            other virtual_map: virtual_memory.map(driver: otr_driver, address: u64,
-                physical: *const *mut sys::otr_physical, count: u32) [];
+            other virtual_map: virtual_memory.map(driver: otr_driver,
+                params: *const sys::otr_map_params) [];
             plain virtual_unmap: virtual_memory.unmap(driver: otr_driver, address: u64,
                 size: u64) [];
             plain pinned_alloc: pinned_memory.alloc(driver: otr_driver, size: u64,
@@ -64,8 +63,7 @@ macro_rules! entries {
             plain pinned_unpin: pinned_memory.unpin(driver: otr_driver, pointer: *mut c_void) [];
             plain peer_can_access: peer.can_access(driver: otr_driver, device: u32, peer: u32,
                 yes: *mut u32) [];
-            plain peer_copy: peer.copy(queue: otr_queue, dst_device: u32, dst: u64, src_device: u32,
-                src: u64, size: u64) [];
+            plain peer_copy: peer.copy(queue: otr_queue, copy: *const sys::otr_copy) [];
             plain event_time: timing.event_time(event: otr_drv_event,
                 outcome: *mut sys::otr_outcome, nanoseconds: *mut u64) [];
             plain device_time: timing.device_time(driver: otr_driver, device: u32,
@@ -99,7 +97,7 @@ macro_rules! entries {
             plain ipc_memory_export: ipc.memory_export(driver: otr_driver, base: u64,
                 handle: *mut sys::otr_ipc_handle) [];
             plain ipc_memory_import: ipc.memory_import(driver: otr_driver, device: u32,
-                handle: *const sys::otr_ipc_handle, base: *mut u64) [];
+                handle: *const sys::otr_ipc_handle, imported: *mut sys::otr_imported) [];
             plain ipc_memory_close: ipc.memory_close(driver: otr_driver, base: u64) [];
             plain ipc_event_export: ipc.event_export(event: otr_drv_event,
                 handle: *mut sys::otr_ipc_handle) [];
@@ -108,7 +106,8 @@ macro_rules! entries {
             plain ipc_physical_export: ipc.physical_export(driver: otr_driver,
                 physical: *mut sys::otr_physical, handle: *mut sys::otr_ipc_handle) [];
             makes ipc_physical_import: ipc.physical_import(driver: otr_driver, device: u32,
-                handle: *const sys::otr_ipc_handle) [physical: otr_physical];
+                handle: *const sys::otr_ipc_handle, imported: *mut sys::otr_imported)
+                [physical: otr_physical];
             plain comm_id: collectives.id(driver: otr_driver, bytes: *mut c_void,
                 size: *mut u64) [];
             makes comm_create: collectives.create(driver: otr_driver, device: u32,

@@ -164,10 +164,12 @@ macro_rules! no_handles {
 
 no_handles! {
     u32 u64 usize *mut u32 *mut u64 *mut c_void *mut *mut c_void *const c_void *const c_char
-    sys::otr_host_fn *mut sys::otr_device_properties *mut sys::otr_ipc_handle
-    *const sys::otr_ipc_handle *const sys::otr_queue_params *const sys::otr_launch
-    *const sys::otr_operator_call *const *mut sys::otr_physical *mut *const *const c_char
-    *mut sys::otr_operator_answer *const sys::otr_comm_params *const sys::otr_exchange
+    *mut sys::otr_device_properties *mut sys::otr_ipc_handle *const sys::otr_ipc_handle
+    *const sys::otr_queue_params *const sys::otr_event_params *const sys::otr_memory_params
+    *const sys::otr_reserve_params *const sys::otr_map_params *const sys::otr_copy
+    *const sys::otr_fill *const sys::otr_host_call *const sys::otr_launch
+    *const sys::otr_operator_call *mut *const *const c_char *mut sys::otr_operator_answer
+    *mut sys::otr_imported *const sys::otr_comm_params *const sys::otr_exchange
 }
 
 macro_rules! gated {

@@ -78,6 +78,7 @@ impl Argument for *mut sys::otr_operator_answer {}
 impl Argument for *mut sys::otr_outcome {}
 impl Argument for *mut sys::otr_device_properties {}
 impl Argument for *mut sys::otr_ipc_handle {}
+impl Argument for *mut sys::otr_imported {}
 
 /// One handle. Its memory is never given back, only used again, so a stale handle can be read safely.
 #[repr(C)]

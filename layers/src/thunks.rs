@@ -183,31 +183,26 @@ pub(crate) unsafe extern "C" fn virtual_destroy(
 
 pub(crate) unsafe extern "C" fn virtual_map(
     driver: *mut sys::otr_driver,
-    address: u64,
-    physical: *const *mut sys::otr_physical,
-    count: u32,
+    params: *const sys::otr_map_params,
 ) -> i32 {
     call(driver, |layered, _, driver| {
-        let objects: Vec<_> = if physical.is_null() {
-            Vec::new()
-        } else {
-            // SAFETY: not NULL, so as many handles as are counted.
-            unsafe { std::slice::from_raw_parts(physical, count as usize) }
-                .iter()
-                .map(|object| object.below())
-                .collect()
+        let map = |params| {
+            // SAFETY: R7: the host's own arguments, with as many handles of the driver below.
+            unsafe { layered.layer.virtual_map(&layered.next, driver, params) }
         };
-        let below = if physical.is_null() {
-            physical
-        } else {
-            objects.as_ptr()
+        // SAFETY: NULL, or the struct.
+        let Some(given) = (unsafe { params.as_ref() }).filter(|given| !given.physical.is_null())
+        else {
+            return map(params);
         };
-        // SAFETY: R7: the host's own arguments, with as many handles of the driver below.
-        unsafe {
-            layered
-                .layer
-                .virtual_map(&layered.next, driver, address, below, count)
-        }
+        // SAFETY: not NULL, so as many handles as are counted.
+        let objects = unsafe { std::slice::from_raw_parts(given.physical, given.count as usize) };
+        let objects: Vec<_> = objects.iter().map(|object| object.below()).collect();
+        map(&sys::otr_map_params {
+            struct_size: size_of::<sys::otr_map_params>(),
+            physical: objects.as_ptr(),
+            ..*given
+        })
     })
 }
 

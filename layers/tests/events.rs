@@ -224,13 +224,11 @@ impl Layer for Crossing {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut std::ffi::c_void,
-        flags: u32,
+        host_call: *const sys::otr_host_call,
     ) -> i32 {
         self.0.called.store(true, Ordering::Release);
         // SAFETY: R27: the function is called exactly once, with what was given for it.
-        unsafe { next.host_call(queue, function, user, flags) }
+        unsafe { next.host_call(queue, host_call) }
     }
 
     unsafe fn device_time(

@@ -145,10 +145,7 @@ impl Layer for Broken {
         &self,
         _next: &Next,
         _queue: *mut sys::otr_queue,
-        _dst: u64,
-        _size: u64,
-        _pattern: *const c_void,
-        _pattern_size: u32,
+        _fill: *const sys::otr_fill,
     ) -> i32 {
         fail(Code::CANCELLED, "no colour is left")
     }
@@ -157,10 +154,7 @@ impl Layer for Broken {
         &self,
         _next: &Next,
         _queue: *mut sys::otr_queue,
-        _dst: u64,
-        _src: u64,
-        _size: u64,
-        _kind: u32,
+        _copy: *const sys::otr_copy,
     ) -> i32 {
         panic!("a test of a panic")
     }
@@ -201,7 +195,10 @@ fn handles_that_are_null_foreign_or_stale_are_refused() {
     // promise is to look at no more than their first word.
     unsafe {
         assert_eq!(api.queue_create.unwrap()(handle, 0, null(), &mut queue), 0);
-        assert_eq!(api.event_create.unwrap()(handle, 0, 0, &mut event), 0);
+        assert_eq!(
+            api.event_create.unwrap()(handle, 0, std::ptr::null(), &mut event),
+            0
+        );
         let mut told = NO_OUTCOME;
         assert_eq!(api.queue_query.unwrap()(null_mut(), &mut told), refused);
         assert_eq!(api.queue_query.unwrap()(event.cast(), &mut told), refused);

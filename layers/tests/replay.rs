@@ -187,18 +187,16 @@ impl Layer for ShortFill {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        size: u64,
-        pattern: *const c_void,
-        pattern_size: u32,
+        fill: *const sys::otr_fill,
     ) -> i32 {
-        let size = if size >= 512 && pattern_size == 1 {
-            size - 1
-        } else {
-            size
-        };
-        // SAFETY: R7: the host's own arguments, with fewer bytes.
-        unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
+        // SAFETY: R7: the host's own arguments, with fewer bytes; the tests fill with parameters.
+        unsafe {
+            let mut fill = *fill;
+            if fill.size >= 512 && fill.pattern_size == 1 {
+                fill.size -= 1;
+            }
+            next.fill(queue, &fill)
+        }
     }
 }
 
@@ -355,10 +353,7 @@ impl Layer for Overtaken {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        size: u64,
-        pattern: *const c_void,
-        pattern_size: u32,
+        fill: *const sys::otr_fill,
     ) -> i32 {
         let first = self.passed.lock().unwrap().take();
         if let Some(passed) = &first {
@@ -366,7 +361,7 @@ impl Layer for Overtaken {
             let _ = passed.recv_timeout(Duration::from_millis(300));
         }
         // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.fill(queue, dst, size, pattern, pattern_size) };
+        let code = unsafe { next.fill(queue, fill) };
         let _ = self.pass.send(());
         code
     }

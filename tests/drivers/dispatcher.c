@@ -167,9 +167,18 @@ static uint8_t* bytes_of(const struct object* queue, uint64_t address, uint64_t 
   return NULL;
 }
 
-static otr_code_t memory_alloc(otr_driver_t* handle, uint32_t device, uint64_t size, otr_address_t* address) {
+static otr_code_t memory_alloc(otr_driver_t* handle, uint32_t device, const otr_memory_params_t* params,
+                               otr_address_t* address) {
   ENTER_DEVICE(handle, device);
   CHECK_OUTPUT(address);
+  CHECK(params, "the parameters of the memory are NULL");
+  uint64_t size = params->size, alignment = params->alignment;
+  CHECK(!(params->flags & ~OTR_MEMORY_EXPORTABLE), "flags 0x%x; OTR_MEMORY_EXPORTABLE is all there is", params->flags);
+  if (params->kind != OTR_MEMORY_DEVICE)
+    LEAVE(OTR_ERR_UNSUPPORTED, "memory of kind 0x%x; OTR_MEMORY_DEVICE is all there is", params->kind);
+  CHECK(!(alignment & (alignment - 1)), "an alignment of %llu bytes is no power of two", (unsigned long long)alignment);
+  if (alignment > ALIGNMENT)
+    LEAVE(OTR_ERR_UNSUPPORTED, "an alignment of %llu bytes; the most is %u", (unsigned long long)alignment, ALIGNMENT);
   CHECK(size, "an allocation of 0 bytes; the size has to be above 0");
   uint64_t offset = 0; /* of the first gap that is large enough */
   uint64_t rounded = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -420,10 +429,11 @@ static otr_code_t queue_wait_event(otr_queue_t* handle, otr_drv_event_t* event_h
 
 /* ---- Events ----------------------------------------------------------------------------------------- */
 
-static otr_code_t event_create(otr_driver_t* handle, uint32_t device, uint32_t flags,
+static otr_code_t event_create(otr_driver_t* handle, uint32_t device, const otr_event_params_t* params,
                                otr_drv_event_t** output) {
   ENTER_DEVICE(handle, device);
   CHECK_OUTPUT(output);
+  uint32_t flags = params ? params->flags : 0;
   CHECK(!flags, "the flags 0x%x of an event are unknown, or need the group `timing`", flags);
   struct event* event = object_make(driver, device, sizeof *event, KIND_event);
   if (!event) NO_HOST_MEMORY();
@@ -472,8 +482,12 @@ static otr_code_t event_synchronize(otr_drv_event_t* handle, otr_outcome_t* outc
 
 /* ---- Commands --------------------------------------------------------------------------------------- */
 
-static otr_code_t copy(otr_queue_t* handle, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind) {
+static otr_code_t copy(otr_queue_t* handle, const otr_copy_t* params) {
   ENTER(queue, handle);
+  CHECK(params, "the copy is NULL");
+  if (params->rows > 1) LEAVE(OTR_ERR_UNSUPPORTED, "a copy of %u rows; there are copies of one alone", params->rows);
+  uint64_t dst = params->dst, src = params->src, size = params->size;
+  otr_copy_kind_t kind = params->kind;
   CHECK(kind >= OTR_COPY_HOST_TO_DEVICE && kind <= OTR_COPY_HOST_TO_HOST, "%u is no kind of copy", kind);
   uint8_t *to = (uint8_t*)(uintptr_t)dst, *from = (uint8_t*)(uintptr_t)src;
   if (kind == OTR_COPY_HOST_TO_DEVICE || kind == OTR_COPY_DEVICE_TO_DEVICE)
@@ -486,9 +500,12 @@ static otr_code_t copy(otr_queue_t* handle, uint64_t dst, uint64_t src, uint64_t
   return leave(OTR_OK);
 }
 
-static otr_code_t fill(otr_queue_t* handle, otr_address_t dst, uint64_t size, const void* pattern,
-                       uint32_t pattern_size) {
+static otr_code_t fill(otr_queue_t* handle, const otr_fill_t* params) {
   ENTER(queue, handle);
+  CHECK(params, "the fill is NULL");
+  uint64_t dst = params->dst, size = params->size;
+  const void* pattern = params->pattern;
+  uint32_t pattern_size = params->pattern_size;
   CHECK(pattern, "the pattern is NULL");
   CHECK(pattern_size && pattern_size <= 16 && !(pattern_size & (pattern_size - 1)) && !(size % pattern_size),
         "%llu bytes by a pattern of %u; 1, 2, 4, 8 and 16 are right, and multiples of it",
@@ -502,11 +519,11 @@ static otr_code_t fill(otr_queue_t* handle, otr_address_t dst, uint64_t size, co
   return leave(OTR_OK);
 }
 
-static otr_code_t host_call(otr_queue_t* handle, otr_host_fn function, void* user, uint32_t flags) {
+static otr_code_t host_call(otr_queue_t* handle, const otr_host_call_t* call) {
   ENTER(queue, handle);
-  CHECK(function, "the function is NULL");
-  CHECK(!(flags & ~OTR_HOST_CALL_CANNOT_FAIL), "flags 0x%x; OTR_HOST_CALL_CANNOT_FAIL is all there is", flags);
-  SUBMIT(queue, .operation = CALL, .call = function, .user = user, .flags = flags);
+  CHECK(call && call->function, "the call or its function is NULL");
+  CHECK(!(call->flags & ~OTR_HOST_CALL_CANNOT_FAIL), "flags 0x%x; OTR_HOST_CALL_CANNOT_FAIL is all there is", call->flags);
+  SUBMIT(queue, .operation = CALL, .call = call->function, .user = call->user, .flags = call->flags);
   return leave(OTR_OK);
 }
 

@@ -22,9 +22,8 @@
 
 static const otr_driver_api_t* whole;
 
-static otr_code_t faulty_fill(otr_queue_t* queue, otr_address_t dst, uint64_t size, const void* pattern,
-                              uint32_t pattern_size) {
-  if (pattern == NULL) {
+static otr_code_t faulty_fill(otr_queue_t* queue, const otr_fill_t* params) {
+  if (params->pattern == NULL) {
     if (FAULT == ABORTS) abort();
     if (FAULT == HANGS) for (;;) pause();
     if (FAULT == ABORTS_LATE) atexit(abort);
@@ -32,7 +31,7 @@ static otr_code_t faulty_fill(otr_queue_t* queue, otr_address_t dst, uint64_t si
     if (FAULT == LOSES_DEVICE) return fail(OTR_ERR_DEVICE_LOST, "the board fell off the bus");
     if (FAULT == EXITS) exit(0);
   }
-  return whole->fill(queue, dst, size, pattern, pattern_size);
+  return whole->fill(queue, params);
 }
 
 static otr_code_t faulty_open(const otr_open_params_t* params, otr_driver_t** driver) {

@@ -89,6 +89,52 @@ impl Launch {
     }
 }
 
+/// A copy of several rows, as the argument block of a kernel of this driver: it is too long for a command of its own.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Rows {
+    pub(super) dst: u64,
+    pub(super) src: u64,
+    pub(super) size: u64,
+    pub(super) count: u64,
+    pub(super) dst_pitch: u64,
+    pub(super) src_pitch: u64,
+}
+
+impl Rows {
+    /// The launch that copies them, without a label, since none was given.
+    pub(super) fn launch(&self) -> Launch {
+        // Moved bytes count as in `Command::cost_ns`.
+        let estimate = self.size.saturating_mul(self.count) / 10;
+        Launch {
+            kernel: copy_rows,
+            bias: 0,
+            label: std::ptr::null(),
+            estimate: u32::try_from(estimate.max(1)).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The argument block.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        // SAFETY: numbers alone, without gaps between them.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+/// # Safety
+/// `args` is to [`Rows`] whose memory is live (R26) and was checked against its device.
+unsafe extern "C" fn copy_rows(args: *const c_void, _size: u32, _bias: i64) -> i32 {
+    // SAFETY: this function's contract.
+    let rows = unsafe { args.cast::<Rows>().read_unaligned() };
+    for row in 0..rows.count {
+        let src = (rows.src + row * rows.src_pitch) as *const u8;
+        let dst = (rows.dst + row * rows.dst_pitch) as *mut u8;
+        // SAFETY: live ranges that do not overlap (R26).
+        unsafe { std::ptr::copy_nonoverlapping(src, dst, rows.size as usize) };
+    }
+    Code::OK.0
+}
+
 /// What became of a command: its code, and the label of the launch that it is of, or NULL.
 #[derive(Clone, Copy)]
 pub(super) struct Outcome {

@@ -12,7 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::command::{inside, now};
 use super::exports::{Exports, Handle, Kind};
-use super::fault::{Fault, done};
+use super::fault::{Fault, done, params};
 use super::memory::Memory;
 use super::options::{Face, Options};
 use super::pages::Part;
@@ -314,7 +314,7 @@ pub(super) unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Fault> {
 pub(super) unsafe extern "C" fn memory_alloc(
     driver: *mut sys::otr_driver,
     device: u32,
-    size: u64,
+    params: *const sys::otr_memory_params,
     address: *mut u64,
 ) -> i32 {
     done(|| {
@@ -327,15 +327,52 @@ pub(super) unsafe extern "C" fn memory_alloc(
                 Code::INVALID_ARGUMENT,
             ));
         }
-        if size == 0 {
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        let params = unsafe { memory_params(params)? };
+        if params.size == 0 {
             return Err(Fault::argument(
                 "an allocation of 0 bytes; at least 1 is needed",
             ));
         }
-        let taken = device.memory.alloc(size)?;
+        let taken = device.memory.alloc(params.size, params.alignment)?;
         // SAFETY: not NULL, so writable.
         unsafe { give(address, taken) }
     })
+}
+
+/// What memory is asked for, checked but for its size. All of this driver's can be exported.
+///
+/// # Safety
+/// `given` is NULL, or to a struct that begins with its size.
+pub(super) unsafe fn memory_params<'a>(
+    given: *const sys::otr_memory_params,
+) -> Result<&'a sys::otr_memory_params, Fault> {
+    // SAFETY: this function's contract.
+    let given = unsafe { params(given, "the parameters of the memory")? };
+    if given.kind != sys::OTR_MEMORY_DEVICE {
+        return Err(Fault::new(
+            Code::UNSUPPORTED,
+            format!(
+                "memory of kind {:#x}; this driver has OTR_MEMORY_DEVICE ({}) alone",
+                given.kind,
+                sys::OTR_MEMORY_DEVICE
+            ),
+        ));
+    }
+    if given.flags & !sys::OTR_MEMORY_EXPORTABLE != 0 {
+        return Err(Fault::argument(format!(
+            "memory flags {:#x}; known is OTR_MEMORY_EXPORTABLE ({:#x})",
+            given.flags,
+            sys::OTR_MEMORY_EXPORTABLE
+        )));
+    }
+    if given.alignment != 0 && !given.alignment.is_power_of_two() {
+        return Err(Fault::argument(format!(
+            "an alignment of {} bytes; it is a power of two, or 0",
+            given.alignment
+        )));
+    }
+    Ok(given)
 }
 
 pub(super) unsafe extern "C" fn memory_free(driver: *mut sys::otr_driver, address: u64) -> i32 {

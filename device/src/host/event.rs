@@ -12,7 +12,7 @@ use super::board::{Exported, Imported};
 use super::command::{Command, Stamp};
 use super::driver::{Host, give, writable};
 use super::exports::Handle;
-use super::fault::{Fault, done, tell};
+use super::fault::{Fault, done, params, tell};
 use super::point::Point;
 use super::queue::Queue;
 use super::recording::Marked;
@@ -201,13 +201,18 @@ pub(super) unsafe fn queue(handle: *mut sys::otr_queue) -> Result<&'static Queue
 pub(super) unsafe extern "C" fn create(
     driver: *mut sys::otr_driver,
     device: u32,
-    flags: u32,
+    given: *const sys::otr_event_params,
     place: *mut *mut sys::otr_drv_event,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         host.device(device)?;
+        let flags = match given.is_null() {
+            true => 0,
+            // SAFETY: R1: a struct of the size that stands in it.
+            false => unsafe { params(given, "the parameters of the event")? }.flags,
+        };
         if flags & !sys::OTR_EVENT_TIMING != 0 {
             return Err(Fault::argument(format!(
                 "event flags {flags:#x}; known is OTR_EVENT_TIMING ({:#x})",

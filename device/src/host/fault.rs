@@ -59,6 +59,28 @@ impl Fault {
     }
 }
 
+/// The parameters of a call, which are not NULL and of version 1.0 or later (R1).
+///
+/// # Safety
+/// `given` is NULL, or to a struct that begins with its size.
+#[inline]
+pub(super) unsafe fn params<'a, T>(given: *const T, what: &str) -> Result<&'a T, Fault> {
+    // SAFETY: this function's contract.
+    match unsafe { given.cast::<usize>().as_ref() } {
+        // SAFETY: not NULL, and as large as the type.
+        Some(size) if *size >= size_of::<T>() => Ok(unsafe { &*given }),
+        size => Err(no_params(size.copied(), size_of::<T>(), what)),
+    }
+}
+
+#[cold]
+fn no_params(size: Option<usize>, least: usize, what: &str) -> Fault {
+    match size {
+        None => Fault::null(what, Code::INVALID_ARGUMENT),
+        Some(size) => Fault::argument(format!("{what}: {size} bytes; version 1.0 has {least}")),
+    }
+}
+
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }

@@ -4,7 +4,7 @@
 use super::driver::{Host, give, writable};
 use super::event::{Event, event};
 use super::exports::{Handle, Kind};
-use super::fault::{Fault, done};
+use super::fault::{Fault, done, params};
 use super::mapping::GRANULARITY;
 use super::virtual_memory::{object, to_handle};
 use crate::{Code, sys};
@@ -36,19 +36,22 @@ pub(super) unsafe extern "C" fn memory_import(
     driver: *mut sys::otr_driver,
     device: u32,
     handle: *const sys::otr_ipc_handle_t,
-    base: *mut u64,
+    found: *mut sys::otr_imported,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let mapping = host.device(device)?.memory.mapping();
-        writable(base)?;
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        unsafe { params(found, "the place for what is imported")? };
         // SAFETY: NULL, or readable during the call (R10).
         let bytes = unsafe { read(handle)? };
         let part = host.exports.import(Kind::Memory, &bytes)?;
+        let size = part.size;
         let address = mapping.import(part)?;
-        // SAFETY: not NULL, so writable.
-        unsafe { give(base, address) }
+        // SAFETY: not NULL, and as large as the type.
+        unsafe { ((*found).address, (*found).size) = (address, size) };
+        Ok(())
     })
 }
 
@@ -87,6 +90,7 @@ pub(super) unsafe extern "C" fn physical_import(
     driver: *mut sys::otr_driver,
     device: u32,
     handle: *const sys::otr_ipc_handle_t,
+    found: *mut sys::otr_imported,
     physical: *mut *mut sys::otr_physical,
 ) -> i32 {
     done(|| {
@@ -94,6 +98,8 @@ pub(super) unsafe extern "C" fn physical_import(
         let host = unsafe { Host::from_handle(driver)? };
         let mapping = host.device(device)?.memory.mapping();
         writable(physical)?;
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        unsafe { params(found, "the place for what is imported")? };
         // SAFETY: NULL, or readable during the call (R10).
         let bytes = unsafe { read(handle)? };
         let part = host.exports.import(Kind::Physical, &bytes)?;
@@ -106,9 +112,13 @@ pub(super) unsafe extern "C" fn physical_import(
                 ),
             ));
         }
+        let size = part.size;
         let number = mapping.adopt(part);
-        // SAFETY: not NULL, so writable.
-        unsafe { give(physical, to_handle(number)) }
+        // SAFETY: neither is NULL, and what was found is as large as its type.
+        unsafe {
+            ((*found).address, (*found).size) = (0, size);
+            give(physical, to_handle(number))
+        }
     })
 }
 

@@ -187,10 +187,18 @@ impl Memory {
         &self.mapping
     }
 
-    pub(super) fn alloc(&self, size: u64) -> Result<u64, Fault> {
+    /// Takes memory. What is allocated is aligned to the largest page at most.
+    pub(super) fn alloc(&self, size: u64, alignment: u64) -> Result<u64, Fault> {
+        if alignment > HUGE {
+            return Err(Fault::new(
+                Code::UNSUPPORTED,
+                format!("an alignment of {alignment} bytes; this driver aligns to {HUGE} at most"),
+            ));
+        }
         let needed = size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
         self.quota.charge(needed)?;
-        let alignment = if needed >= HUGE { HUGE } else { GRANULE };
+        let usual = if needed >= HUGE { HUGE } else { GRANULE };
+        let alignment = alignment.max(usual);
         let mut space = self.space.lock();
         match space.take(needed, alignment) {
             Some(offset) => Ok(self.device.start + offset),
@@ -294,13 +302,13 @@ mod tests {
     fn bytes_are_reached_through_the_bias_and_are_gone_after_free() {
         for face in [Face::Unified, Face::Discrete] {
             let memory = memory(4 * HUGE, face);
-            let address = memory.alloc(HUGE).unwrap();
+            let address = memory.alloc(HUGE, 0).unwrap();
             let pointer = memory.resolve(address, HUGE).unwrap() as *mut u8;
             // SAFETY: an allocation of HUGE bytes, reached as a kernel would.
             unsafe { pointer.write_bytes(0xa5, HUGE as usize) };
             assert_eq!(memory.bias() == 0, face == Face::Unified);
             memory.free(address, || ()).unwrap();
-            let again = memory.alloc(HUGE).unwrap();
+            let again = memory.alloc(HUGE, 0).unwrap();
             assert_eq!(again, address);
             // SAFETY: as above. The driver promises no value; here it shows that pages were given back.
             assert_eq!(unsafe { pointer.read() }, 0);
@@ -310,21 +318,21 @@ mod tests {
     #[test]
     fn the_limit_and_wrong_frees_are_named_with_numbers() {
         let memory = memory(4 * GRANULE, Face::Unified);
-        let address = memory.alloc(3 * GRANULE).unwrap();
-        let fault = format!("{:?}", memory.alloc(2 * GRANULE).unwrap_err());
+        let address = memory.alloc(3 * GRANULE, 0).unwrap();
+        let fault = format!("{:?}", memory.alloc(2 * GRANULE, 0).unwrap_err());
         assert!(
             fault.contains("131072") && fault.contains("65536 of 262144"),
             "{fault}"
         );
-        assert!(memory.alloc(u64::MAX).is_err());
+        assert!(memory.alloc(u64::MAX, 0).is_err());
         let never = || unreachable!("nothing was freed");
         assert!(memory.free(address + 64, never).is_err());
         assert!(!memory.free(16, never).unwrap());
         // The room of what is being freed comes last, so that nobody gets the address before it is forgotten.
-        let forget = || assert!(memory.alloc(2 * GRANULE).is_err());
+        let forget = || assert!(memory.alloc(2 * GRANULE, 0).is_err());
         assert!(memory.free(address, forget).unwrap());
         assert!(memory.free(address, never).is_err());
-        assert_eq!(memory.alloc(2 * GRANULE).unwrap(), address);
+        assert_eq!(memory.alloc(2 * GRANULE, 0).unwrap(), address);
         assert!(memory.resolve(address, memory.device.size + 1).is_none());
         assert!(memory.resolve(address - 1, 1).is_none());
         assert!(memory.resolve(u64::MAX, 2).is_none());

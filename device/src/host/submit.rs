@@ -5,12 +5,12 @@ use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use super::command::{Command, Launch, Pattern};
+use super::command::{Command, Launch, Pattern, Rows};
 use super::driver::{Device, Host, give, writable};
 use super::event::queue;
-use super::fault::{Fault, done, tell};
+use super::fault::{Fault, done, params, tell};
 use super::queue::Queue;
-use crate::{Code, HostFn, HostKernelFn, sys};
+use crate::{Code, HostKernelFn, sys};
 
 pub(super) unsafe extern "C" fn create(
     driver: *mut sys::otr_driver,
@@ -83,16 +83,17 @@ pub(super) unsafe extern "C" fn flush(handle: *mut sys::otr_queue) -> i32 {
 
 pub(super) unsafe extern "C" fn host_call(
     handle: *mut sys::otr_queue,
-    function: Option<HostFn>,
-    user: *mut c_void,
-    flags: u32,
+    call: *const sys::otr_host_call,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
-        let Some(function) = function else {
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        let call = unsafe { params(call, "the host call")? };
+        let Some(function) = call.function else {
             return Err(Fault::null("the function", Code::INVALID_ARGUMENT));
         };
+        let (user, flags) = (call.user, call.flags);
         if flags & !sys::OTR_HOST_CALL_CANNOT_FAIL != 0 {
             return Err(Fault::argument(format!(
                 "the flags of a host call are {flags:#x}; the only one is OTR_HOST_CALL_CANNOT_FAIL"
@@ -146,65 +147,114 @@ pub(super) unsafe extern "C" fn native_adopt(
 
 pub(super) unsafe extern "C" fn copy(
     handle: *mut sys::otr_queue,
-    dst: u64,
-    src: u64,
-    size: u64,
-    kind: u32,
+    copy: *const sys::otr_copy,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
-        let (to_device, from_device) = match kind {
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        let copy = unsafe { params(copy, "the copy")? };
+        let (to_device, from_device) = match copy.kind {
             sys::OTR_COPY_HOST_TO_DEVICE => (true, false),
             sys::OTR_COPY_DEVICE_TO_HOST => (false, true),
             sys::OTR_COPY_DEVICE_TO_DEVICE => (true, true),
             sys::OTR_COPY_HOST_TO_HOST => (false, false),
-            _ => {
+            kind => {
                 return Err(Fault::argument(format!(
                     "copy kind {kind}; known are 1 to 4"
                 )));
             }
         };
-        let end = |device: bool, what: &str, address: u64| match device {
-            true => on_device(queue.device(), what, address, size),
-            false => on_host(what, address, size),
-        };
-        let dst = end(to_device, "destination", dst)?;
-        let src = end(from_device, "source", src)?;
-        queue.submit(Command::Copy { dst, src, size })
+        let side = |device: bool| device.then(|| queue.device());
+        submit_copy(queue, copy, (side(to_device), side(from_device)))
     })
+}
+
+/// Submits a copy between devices, or the host without one.
+#[inline]
+fn submit_copy(
+    queue: &'static Queue,
+    copy: &sys::otr_copy,
+    (to, from): (Option<&Device>, Option<&Device>),
+) -> Result<(), Fault> {
+    let end = |device: Option<&Device>, what: &str, address: u64, bytes: u64| match device {
+        Some(device) => on_device(device, what, address, bytes),
+        None => on_host(what, address, bytes),
+    };
+    let size = copy.size;
+    if copy.rows <= 1 {
+        let dst = end(to, "destination", copy.dst, size)?;
+        let src = end(from, "source", copy.src, size)?;
+        return queue.submit(Command::Copy { dst, src, size });
+    }
+    let rows = Rows {
+        dst: end(to, "destination", copy.dst, span(copy, copy.dst_pitch)?)?,
+        src: end(from, "source", copy.src, span(copy, copy.src_pitch)?)?,
+        size,
+        count: copy.rows.into(),
+        dst_pitch: copy.dst_pitch,
+        src_pitch: copy.src_pitch,
+    };
+    queue.submit_launch(rows.launch(), rows.as_bytes())
+}
+
+/// The bytes from the first row of a copy to the end of its last one.
+fn span(copy: &sys::otr_copy, pitch: u64) -> Result<u64, Fault> {
+    if pitch < copy.size {
+        return Err(Fault::argument(format!(
+            "rows of {} bytes that begin {pitch} bytes apart: a pitch is at least a row",
+            copy.size
+        )));
+    }
+    if copy.size == 0 {
+        return Ok(0);
+    }
+    let before = u64::from(copy.rows - 1).checked_mul(pitch);
+    before
+        .and_then(|before| before.checked_add(copy.size))
+        .ok_or_else(|| {
+            Fault::argument(format!(
+                "{} rows that begin {pitch} bytes apart have more bytes than there are addresses",
+                copy.rows
+            ))
+        })
 }
 
 pub(super) unsafe extern "C" fn peer_copy(
     handle: *mut sys::otr_queue,
-    dst_device: u32,
-    dst: u64,
-    src_device: u32,
-    src: u64,
-    size: u64,
+    copy: *const sys::otr_copy,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        let copy = unsafe { params(copy, "the copy")? };
+        if copy.kind != sys::OTR_COPY_DEVICE_TO_DEVICE {
+            return Err(Fault::argument(format!(
+                "a copy of kind {} between devices; it is OTR_COPY_DEVICE_TO_DEVICE ({})",
+                copy.kind,
+                sys::OTR_COPY_DEVICE_TO_DEVICE
+            )));
+        }
         let host = queue
             .owner()
             .ok_or_else(|| Fault::new(Code::INVALID_HANDLE, "this queue was destroyed before"))?;
-        let dst = on_device(host.device(dst_device)?, "destination", dst, size)?;
-        let src = on_device(host.device(src_device)?, "source", src, size)?;
-        queue.submit(Command::Copy { dst, src, size })
+        let ends = (host.device(copy.dst_device)?, host.device(copy.src_device)?);
+        submit_copy(queue, copy, (Some(ends.0), Some(ends.1)))
     })
 }
 
 pub(super) unsafe extern "C" fn fill(
     handle: *mut sys::otr_queue,
-    dst: u64,
-    size: u64,
-    pattern: *const c_void,
-    pattern_size: u32,
+    fill: *const sys::otr_fill,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        let fill = unsafe { params(fill, "the fill")? };
+        let (dst, size) = (fill.dst, fill.size);
+        let (pattern, pattern_size) = (fill.pattern, fill.pattern_size);
         if pattern.is_null() {
             return Err(Fault::null("the pattern", Code::INVALID_ARGUMENT));
         }

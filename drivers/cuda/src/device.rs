@@ -14,7 +14,7 @@ use crate::cuda::{self, Cuda, Status};
 pub(crate) const PROPERTIES_START: usize = offset_of!(c::otr_device_properties, name);
 
 /// What `cuMemAlloc` aligns to.
-const ALIGNMENT: u32 = 256;
+pub(crate) const ALIGNMENT: u32 = 256;
 /// What every device takes; newer ones take more.
 const ARGUMENT_BLOCK: u32 = 4096;
 

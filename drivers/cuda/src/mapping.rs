@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::given::Out;
+use outrigger_driver_kit::given::{self, Out};
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::{Fault, Result};
 
@@ -68,14 +68,17 @@ pub(crate) unsafe fn granularity(
 pub(crate) unsafe fn reserve(
     handle: *mut c::otr_driver,
     device: u32,
-    size: u64,
-    alignment: u64,
+    params: *const c::otr_reserve_params,
     place: *mut c::otr_address_t,
 ) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
     let of = with_mapping(open, device)?;
     let place = Out::new(place, "the place for the address")?;
+    // SAFETY: R1: NULL, or a struct of the size that stands in it.
+    let params = unsafe { given::params(params, "the parameters of the range")? };
+    no_flags(params.flags)?;
+    let (size, alignment) = (params.size, params.alignment);
     check_multiple(of, "the size", size)?;
     if alignment != 0 {
         check_multiple(of, "the alignment", alignment)?;
@@ -152,13 +155,22 @@ pub(crate) unsafe fn release(handle: *mut c::otr_driver, address: u64, size: u64
 pub(crate) unsafe fn create(
     handle: *mut c::otr_driver,
     device: u32,
-    size: u64,
+    params: *const c::otr_memory_params,
     place: *mut *mut c::otr_physical,
 ) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
     let of = with_mapping(open, device)?;
     let place = Out::new(place, "the place for the memory object")?;
+    // SAFETY: R1: NULL, or a struct of the size that stands in it.
+    let params = unsafe { given::memory(params, u64::MAX)? };
+    if params.alignment != 0 {
+        return Err(Fault::argument(format!(
+            "an object with an alignment of {} bytes: it has no address to be aligned, so it is 0",
+            params.alignment
+        )));
+    }
+    let size = params.size;
     check_multiple(of, "the size", size)?;
     let _entered = of.enter()?;
     let (mut raw, properties) = (0, of.allocation_properties());
@@ -196,6 +208,15 @@ pub(crate) unsafe fn destroy(handle: *mut c::otr_driver, physical: *mut c::otr_p
     Ok(())
 }
 
+fn no_flags(flags: u32) -> Result {
+    if flags == 0 {
+        return Ok(());
+    }
+    Err(Fault::argument(format!(
+        "flags {flags:#x} of virtual memory; none are known"
+    )))
+}
+
 /// An object of this open driver.
 ///
 /// # Safety
@@ -211,14 +232,13 @@ unsafe fn object<'a>(open: &Arc<Open>, handle: *mut c::otr_physical) -> Result<&
 
 /// # Safety
 /// R8, R10.
-pub(crate) unsafe fn map(
-    handle: *mut c::otr_driver,
-    address: u64,
-    physical: *const *mut c::otr_physical,
-    count: u32,
-) -> Result {
+pub(crate) unsafe fn map(handle: *mut c::otr_driver, params: *const c::otr_map_params) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
+    // SAFETY: R1: NULL, or a struct of the size that stands in it.
+    let params = unsafe { given::params(params, "the parameters of the mapping")? };
+    no_flags(params.flags)?;
+    let (address, physical, count) = (params.address, params.physical, params.count);
     if physical.is_null() || count == 0 {
         return Err(Fault::argument(
             "no memory objects to be mapped; at least one is needed",

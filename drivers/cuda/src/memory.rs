@@ -3,11 +3,11 @@
 use std::ffi::c_void;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::given::{Out, null};
+use outrigger_driver_kit::given::{Out, memory, null};
 use outrigger_driver_kit::{Fault, Result};
 
 use crate::cuda;
-use crate::device::Device;
+use crate::device::{ALIGNMENT, Device};
 use crate::driver::get;
 use crate::pinned::alloc_pinned;
 
@@ -16,13 +16,15 @@ use crate::pinned::alloc_pinned;
 pub(crate) unsafe fn alloc(
     handle: *mut c::otr_driver,
     device: u32,
-    size: u64,
+    params: *const c::otr_memory_params,
     place: *mut c::otr_address_t,
 ) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
     let of = open.device(device)?;
     let place = Out::new(place, "the place for the address")?;
+    // SAFETY: R1: NULL, or a struct of the size that stands in it.
+    let size = unsafe { memory(params, ALIGNMENT.into())? }.size;
     let _entered = of.enter()?;
     let mut other = None;
     let address = open.allocations.alloc(device, size, || {

@@ -1,14 +1,13 @@
 //! Queues: the entries that make them and put commands into them.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::given::{Out, null};
+use outrigger_driver_kit::given::{self, Out, null};
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::origin::Label;
-use outrigger_driver_kit::queue::{self as kit, HostCall, HostFn};
+use outrigger_driver_kit::queue::{self as kit, HostCall};
 use outrigger_driver_kit::recording::Recorder;
 use outrigger_driver_kit::{Fault, Progress, Result, field};
 
@@ -176,16 +175,11 @@ pub(crate) unsafe fn flush(handle: *mut c::otr_queue) -> Result {
 
 /// # Safety
 /// R8, R26.
-pub(crate) unsafe fn copy(
-    handle: *mut c::otr_queue,
-    dst: u64,
-    src: u64,
-    size: u64,
-    kind: c::otr_copy_kind_t,
-) -> Result {
+pub(crate) unsafe fn copy(handle: *mut c::otr_queue, copy: *const c::otr_copy) -> Result {
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
+    let (queue, copy) = unsafe { (get(handle)?, given::copy(copy)?) };
     let open = &queue.open;
+    let (dst, src, size, kind) = (copy.dst, copy.src, copy.size, copy.kind);
     if !(c::OTR_COPY_HOST_TO_DEVICE..=c::OTR_COPY_HOST_TO_HOST).contains(&kind) {
         let text = format!("copy kind {kind} is unknown: they are 1 to 4");
         return Err(Fault::argument(text));
@@ -264,15 +258,11 @@ fn submit_copy(queue: &Queue, copy: Copy) -> Result {
 
 /// # Safety
 /// R8, R10.
-pub(crate) unsafe fn fill(
-    handle: *mut c::otr_queue,
-    dst: u64,
-    size: u64,
-    pattern: *const c_void,
-    length: u32,
-) -> Result {
+pub(crate) unsafe fn fill(handle: *mut c::otr_queue, fill: *const c::otr_fill) -> Result {
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
+    let (queue, given) = unsafe { (get(handle)?, given::params(fill, "the fill")?) };
+    let (dst, size) = (given.dst, given.size);
+    let (pattern, length) = (given.pattern, given.pattern_size);
     if !matches!(length, 1 | 2 | 4 | 8 | 16) {
         return Err(Fault::argument(format!(
             "a pattern has 1, 2, 4, 8 or 16 bytes, not {length}"
@@ -312,16 +302,12 @@ pub(crate) unsafe fn fill(
 
 /// # Safety
 /// R8, R27.
-pub(crate) unsafe fn host_call(
-    handle: *mut c::otr_queue,
-    function: Option<HostFn>,
-    user: *mut c_void,
-    flags: u32,
-) -> Result {
+pub(crate) unsafe fn host_call(handle: *mut c::otr_queue, call: *const c::otr_host_call) -> Result {
     /// No code of the contract.
     const LATER: i32 = i32::MIN;
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
+    let (queue, given) = unsafe { (get(handle)?, given::params(call, "the host call")?) };
+    let (function, user, flags) = (given.function, given.user, given.flags);
     let call =
         || HostCall::new(function, user, flags).map(|call| Recorded::Leaf(Leaf::HostCall(call)));
     if queue.keeps(call)? {
@@ -364,16 +350,12 @@ pub(crate) unsafe fn can_access(
 
 /// # Safety
 /// R8, R26.
-pub(crate) unsafe fn peer_copy(
-    handle: *mut c::otr_queue,
-    to: u32,
-    dst: u64,
-    from: u32,
-    src: u64,
-    size: u64,
-) -> Result {
+pub(crate) unsafe fn peer_copy(handle: *mut c::otr_queue, copy: *const c::otr_copy) -> Result {
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
+    let (queue, copy) = unsafe { (get(handle)?, given::peer_copy(copy)?) };
+    let (to, dst) = (copy.dst_device, copy.dst);
+    let (from, src) = (copy.src_device, copy.src);
+    let size = copy.size;
     queue.open.device(to)?;
     queue.open.device(from)?;
     if queue.device != to && queue.device != from {

@@ -48,6 +48,125 @@ pub unsafe fn write_struct<T>(to: *mut T, full: &T, start: usize, what: &str) ->
     Ok(())
 }
 
+/// The parameters of a call, which are not NULL and of version 1.0 or later (R1).
+///
+/// # Safety
+/// `given` is NULL, or to a struct of the contract that is as large as its first word says, and lives for `'a`.
+#[inline]
+pub unsafe fn params<'a, T>(given: *const T, what: &str) -> Result<&'a T> {
+    // SAFETY: this function's contract.
+    match unsafe { given.cast::<usize>().as_ref() } {
+        // SAFETY: not NULL, and as large as the type.
+        Some(size) if *size >= size_of::<T>() => Ok(unsafe { &*given }),
+        size => Err(no_params(size.copied(), size_of::<T>(), what)),
+    }
+}
+
+#[cold]
+fn no_params(size: Option<usize>, least: usize, what: &str) -> Fault {
+    match size {
+        None => null(what),
+        Some(size) => Fault::argument(format!("{what}: {size} bytes; version 1.0 has {least}")),
+    }
+}
+
+/// Memory that is asked for: of the device itself, and aligned to `most` bytes or less. Whether it can be exported is all
+/// the same to the driver.
+///
+/// # Safety
+/// That of [`params`].
+pub unsafe fn memory<'a>(
+    given: *const c::otr_memory_params,
+    most: u64,
+) -> Result<&'a c::otr_memory_params> {
+    // SAFETY: this function's contract.
+    let given = unsafe { params(given, "the parameters of the memory")? };
+    if given.kind != c::OTR_MEMORY_DEVICE {
+        return Err(Fault::unsupported(format!(
+            "memory of kind {:#x}: this driver has OTR_MEMORY_DEVICE ({}) alone",
+            given.kind,
+            c::OTR_MEMORY_DEVICE
+        )));
+    }
+    if given.flags & !c::OTR_MEMORY_EXPORTABLE != 0 {
+        return Err(Fault::argument(format!(
+            "memory flags {:#x}; known is OTR_MEMORY_EXPORTABLE ({:#x})",
+            given.flags,
+            c::OTR_MEMORY_EXPORTABLE
+        )));
+    }
+    if given.alignment != 0 && !given.alignment.is_power_of_two() {
+        return Err(Fault::argument(format!(
+            "an alignment of {} bytes: it is a power of two, or 0",
+            given.alignment
+        )));
+    }
+    if given.alignment > most {
+        return Err(Fault::unsupported(format!(
+            "an alignment of {} bytes: this driver aligns to {most} at most",
+            given.alignment
+        )));
+    }
+    Ok(given)
+}
+
+/// The flags of an event; those of none for NULL.
+///
+/// # Safety
+/// That of [`params`].
+pub unsafe fn event_flags(given: *const c::otr_event_params) -> Result<u32> {
+    if given.is_null() {
+        return Ok(0);
+    }
+    // SAFETY: this function's contract.
+    let flags = unsafe { params(given, "the parameters of the event")? }.flags;
+    if flags & !c::OTR_EVENT_TIMING != 0 {
+        return Err(Fault::argument(format!(
+            "event flags {flags:#x}; known is OTR_EVENT_TIMING ({:#x})",
+            c::OTR_EVENT_TIMING
+        )));
+    }
+    Ok(flags)
+}
+
+/// A copy, for a driver that copies one row alone.
+///
+/// # Safety
+/// That of [`params`].
+#[inline]
+pub unsafe fn copy<'a>(given: *const c::otr_copy) -> Result<&'a c::otr_copy> {
+    // SAFETY: this function's contract.
+    let given = unsafe { params(given, "the copy")? };
+    if given.rows > 1 {
+        return Err(several_rows(given.rows));
+    }
+    Ok(given)
+}
+
+#[cold]
+fn several_rows(rows: u32) -> Fault {
+    Fault::unsupported(format!(
+        "a copy of {rows} rows: this driver copies one at a time"
+    ))
+}
+
+/// A copy of one row between devices.
+///
+/// # Safety
+/// That of [`params`].
+pub unsafe fn peer_copy<'a>(given: *const c::otr_copy) -> Result<&'a c::otr_copy> {
+    // SAFETY: this function's contract.
+    let given = unsafe { copy(given)? };
+    if given.kind != c::OTR_COPY_DEVICE_TO_DEVICE {
+        return Err(Fault::argument(format!(
+            "a copy of kind {} between devices: it is OTR_COPY_DEVICE_TO_DEVICE ({})",
+            given.kind,
+            c::OTR_COPY_DEVICE_TO_DEVICE
+        )));
+    }
+    Ok(given)
+}
+
 /// A place for an output, which was found not to be NULL before anything happens (R4).
 #[derive(Debug)]
 pub struct Out<T>(*mut T);
@@ -122,7 +241,7 @@ mod tests {
     use std::ffi::c_char;
     use std::mem::offset_of;
 
-    use super::{Out, find, put_text, text, write_struct};
+    use super::{Out, event_flags, find, memory, put_text, text, write_struct};
     use outrigger_contract as c;
 
     #[test]
@@ -177,6 +296,51 @@ mod tests {
         }
         // SAFETY: NULL is refused.
         assert!(unsafe { write_struct(std::ptr::null_mut(), &full, start, "it") }.is_err());
+    }
+
+    #[test]
+    fn parameters_are_of_version_1_or_later() {
+        let mut event = c::otr_event_params {
+            struct_size: size_of::<c::otr_event_params>(),
+            next: std::ptr::null(),
+            flags: c::OTR_EVENT_TIMING,
+            reserved: 0,
+        };
+        let code = |given: crate::Result<u32>| given.map_err(|fault| fault.code());
+        // SAFETY: NULL, or a struct as large as it says.
+        unsafe {
+            assert_eq!(code(event_flags(std::ptr::null())), Ok(0));
+            assert_eq!(code(event_flags(&event)), Ok(c::OTR_EVENT_TIMING));
+            event.struct_size -= 1;
+            assert_eq!(code(event_flags(&event)), Err(c::OTR_ERR_INVALID_ARGUMENT));
+            event.struct_size += 1;
+            event.flags = 6;
+            assert_eq!(code(event_flags(&event)), Err(c::OTR_ERR_INVALID_ARGUMENT));
+        }
+    }
+
+    #[test]
+    fn memory_is_of_a_known_kind_and_alignment() {
+        let good = c::otr_memory_params {
+            struct_size: size_of::<c::otr_memory_params>(),
+            next: std::ptr::null(),
+            size: 1,
+            alignment: 256,
+            kind: c::OTR_MEMORY_DEVICE,
+            flags: c::OTR_MEMORY_EXPORTABLE,
+        };
+        let other = |change: fn(&mut c::otr_memory_params)| {
+            let mut params = good;
+            change(&mut params);
+            // SAFETY: a struct as large as it says.
+            unsafe { memory(&params, 256) }.map_or_else(|fault| fault.code(), |_| 0)
+        };
+        assert_eq!(other(|_| ()), 0);
+        assert_eq!(other(|p| p.alignment = 0), 0);
+        assert_eq!(other(|p| p.alignment = 24), c::OTR_ERR_INVALID_ARGUMENT);
+        assert_eq!(other(|p| p.alignment = 512), c::OTR_ERR_UNSUPPORTED);
+        assert_eq!(other(|p| p.kind = 1), c::OTR_ERR_UNSUPPORTED);
+        assert_eq!(other(|p| p.flags = 2), c::OTR_ERR_INVALID_ARGUMENT);
     }
 
     #[test]

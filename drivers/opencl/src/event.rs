@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::given::Out;
+use outrigger_driver_kit::given::{Out, event_flags};
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::{Fault, Progress, Result, event as kit};
 
@@ -53,18 +53,14 @@ unsafe fn both<'a>(
 pub(crate) unsafe fn create(
     handle: *mut c::otr_driver,
     device: u32,
-    flags: u32,
+    params: *const c::otr_event_params,
     place: *mut *mut c::otr_drv_event,
 ) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get_driver(handle)? };
     open.device(device)?;
-    if flags & !c::OTR_EVENT_TIMING != 0 {
-        return Err(Fault::argument(format!(
-            "event flags {flags:#x}; known is OTR_EVENT_TIMING ({:#x})",
-            c::OTR_EVENT_TIMING
-        )));
-    }
+    // SAFETY: R1: NULL, or a struct of the size that stands in it.
+    let flags = unsafe { event_flags(params)? };
     let place = Out::new(place, "the place for the event")?;
     open.events.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(Event {

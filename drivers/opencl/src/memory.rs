@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use outrigger_contract as c;
 use outrigger_driver_kit::Result;
-use outrigger_driver_kit::given::Out;
+use outrigger_driver_kit::given::{Out, memory};
 
 use crate::cl;
 use crate::device::ALIGNMENT;
@@ -16,13 +16,15 @@ use crate::driver::get;
 pub(crate) unsafe fn alloc(
     handle: *mut c::otr_driver,
     device: u32,
-    size: u64,
+    params: *const c::otr_memory_params,
     place: *mut c::otr_address_t,
 ) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
     let of = open.device(device)?;
     let place = Out::new(place, "the place for the address")?;
+    // SAFETY: R1: NULL, or a struct of the size that stands in it.
+    let size = unsafe { memory(params, ALIGNMENT.into())? }.size;
     let address = open.allocations.alloc(device, size, || {
         // Coarse-grain memory is enough where the host never touches it.
         let fine = if of.visible {

@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use outrigger_contract as c;
-use outrigger_driver_kit::given::{Out, null};
+use outrigger_driver_kit::given::{self, Out, null};
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::origin::{Label, Origin};
-use outrigger_driver_kit::queue::{self as kit, HostFn};
+use outrigger_driver_kit::queue as kit;
 use outrigger_driver_kit::{Fault, Progress, Result, Sequence, field};
 
 use crate::cl::{self, Cl};
@@ -544,21 +544,15 @@ pub(crate) unsafe fn flush(handle: *mut c::otr_queue) -> Result {
 
 /// # Safety
 /// R8, R26.
-pub(crate) unsafe fn copy(
-    handle: *mut c::otr_queue,
-    dst: u64,
-    src: u64,
-    size: u64,
-    kind: c::otr_copy_kind_t,
-) -> Result {
+pub(crate) unsafe fn copy(handle: *mut c::otr_queue, copy: *const c::otr_copy) -> Result {
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
-    let (from_device, to_device) = match kind {
+    let (queue, copy) = unsafe { (get(handle)?, given::copy(copy)?) };
+    let (from_device, to_device) = match copy.kind {
         c::OTR_COPY_HOST_TO_DEVICE => (false, true),
         c::OTR_COPY_DEVICE_TO_HOST => (true, false),
         c::OTR_COPY_DEVICE_TO_DEVICE => (true, true),
         c::OTR_COPY_HOST_TO_HOST => (false, false),
-        _ => {
+        kind => {
             return Err(Fault::argument(format!(
                 "copy kind {kind} is unknown: they are 1 to 4"
             )));
@@ -567,9 +561,9 @@ pub(crate) unsafe fn copy(
     let side = |device| if device { Some(queue.device) } else { None };
     submit_copy(
         queue,
-        (side(to_device), dst),
-        (side(from_device), src),
-        size,
+        (side(to_device), copy.dst),
+        (side(from_device), copy.src),
+        copy.size,
     )
 }
 
@@ -605,15 +599,11 @@ pub(crate) fn submit_copy(
 
 /// # Safety
 /// R8, R10.
-pub(crate) unsafe fn fill(
-    handle: *mut c::otr_queue,
-    dst: u64,
-    size: u64,
-    pattern: *const c_void,
-    length: u32,
-) -> Result {
+pub(crate) unsafe fn fill(handle: *mut c::otr_queue, fill: *const c::otr_fill) -> Result {
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
+    let (queue, given) = unsafe { (get(handle)?, given::params(fill, "the fill")?) };
+    let (dst, size) = (given.dst, given.size);
+    let (pattern, length) = (given.pattern, given.pattern_size);
     if !matches!(length, 1 | 2 | 4 | 8 | 16) {
         return Err(Fault::argument(format!(
             "a pattern has 1, 2, 4, 8 or 16 bytes, not {length}"
@@ -651,15 +641,12 @@ pub(crate) unsafe fn fill(
 
 /// # Safety
 /// R8, R27.
-pub(crate) unsafe fn host_call(
-    handle: *mut c::otr_queue,
-    function: Option<HostFn>,
-    user: *mut c_void,
-    flags: u32,
-) -> Result {
+pub(crate) unsafe fn host_call(handle: *mut c::otr_queue, call: *const c::otr_host_call) -> Result {
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
-    queue.ordered.host_call(function, user, flags)
+    let (queue, call) = unsafe { (get(handle)?, given::params(call, "the host call")?) };
+    queue
+        .ordered
+        .host_call(call.function, call.user, call.flags)
 }
 
 /// # Safety
@@ -685,16 +672,10 @@ fn reaches(one: &Device, other: &Device) -> bool {
 
 /// # Safety
 /// R8, R26.
-pub(crate) unsafe fn peer_copy(
-    handle: *mut c::otr_queue,
-    dst_device: u32,
-    dst: u64,
-    src_device: u32,
-    src: u64,
-    size: u64,
-) -> Result {
+pub(crate) unsafe fn peer_copy(handle: *mut c::otr_queue, copy: *const c::otr_copy) -> Result {
     // SAFETY: this function's contract.
-    let queue = unsafe { get(handle)? };
+    let (queue, copy) = unsafe { (get(handle)?, given::peer_copy(copy)?) };
+    let (dst_device, src_device, size) = (copy.dst_device, copy.src_device, copy.size);
     let (to, from) = (
         queue.open.device(dst_device)?,
         queue.open.device(src_device)?,
@@ -716,8 +697,8 @@ pub(crate) unsafe fn peer_copy(
     }
     submit_copy(
         queue,
-        (Some(dst_device), dst),
-        (Some(src_device), src),
+        (Some(dst_device), copy.dst),
+        (Some(src_device), copy.src),
         size,
     )
 }

@@ -3,7 +3,6 @@
 use std::ffi::{c_char, c_void};
 
 use outrigger_contract as c;
-use outrigger_driver_kit::queue::HostFn;
 use outrigger_driver_kit::table::{Static, negotiate};
 use outrigger_driver_kit::{entries, guard, last_error, outcomes};
 
@@ -19,7 +18,8 @@ entries! {
     fn device_count(driver: Drivers, count: *mut u32) = driver::device_count;
     fn device_properties(driver: Drivers, device: u32, place: *mut c::otr_device_properties)
         = driver::device_properties;
-    fn memory_alloc(driver: Drivers, device: u32, size: u64, place: *mut u64) = memory::alloc;
+    fn memory_alloc(driver: Drivers, device: u32, params: *const c::otr_memory_params, place: *mut u64)
+        = memory::alloc;
     fn memory_free(driver: Drivers, address: u64) = memory::free;
     fn memory_info(driver: Drivers, device: u32, free: *mut u64, total: *mut u64) = memory::info;
     fn pinned_alloc(driver: Drivers, size: u64, place: *mut *mut c_void) = memory::pinned_alloc;
@@ -31,16 +31,16 @@ entries! {
     fn native_handle(queue: Queues, native: *mut u64) = queue::native_handle;
     fn native_adopt(driver: Drivers, device: u32, native: u64, place: *mut Queues) = queue::native_adopt;
     fn queue_wait_event(queue: Queues, event: Events) = event::queue_wait;
-    fn event_create(driver: Drivers, device: u32, flags: u32, place: *mut Events) = event::create;
+    fn event_create(driver: Drivers, device: u32, params: *const c::otr_event_params, place: *mut Events)
+        = event::create;
     fn event_destroy(event: Events) = event::destroy;
     fn event_record(event: Events, queue: Queues) = event::record;
     fn device_time(driver: Drivers, device: u32, nanoseconds: *mut u64) = event::device_time;
-    fn copy(queue: Queues, dst: u64, src: u64, size: u64, kind: u32) = queue::copy;
-    fn fill(queue: Queues, dst: u64, size: u64, pattern: *const c_void, length: u32) = queue::fill;
-    fn host_call(queue: Queues, function: Option<HostFn>, user: *mut c_void, flags: u32) = queue::host_call;
+    fn copy(queue: Queues, copy: *const c::otr_copy) = queue::copy;
+    fn fill(queue: Queues, fill: *const c::otr_fill) = queue::fill;
+    fn host_call(queue: Queues, call: *const c::otr_host_call) = queue::host_call;
     fn can_access(driver: Drivers, device: u32, peer: u32, yes: *mut u32) = queue::can_access;
-    fn peer_copy(queue: Queues, dst_device: u32, dst: u64, src_device: u32, src: u64, size: u64)
-        = queue::peer_copy;
+    fn peer_copy(queue: Queues, copy: *const c::otr_copy) = queue::peer_copy;
     fn module_load(driver: Drivers, device: u32, format: u32, code: *const c_void, size: usize,
         options: *const c_char, place: *mut *mut c::otr_drv_module) = module::load;
     fn module_unload(module: *mut c::otr_drv_module) = module::unload;

@@ -178,9 +178,17 @@ fn a_fill_of_which_opencl_refuses_a_part_has_failed() {
             table.queue_create.unwrap()(driver, 0, params, &mut queue),
             0
         );
-        assert_eq!(table.memory_alloc.unwrap()(driver, 0, 64, &mut at), 0);
+        assert_eq!(
+            table.memory_alloc.unwrap()(driver, 0, &c::params::memory(64), &mut at),
+            0
+        );
         // Not aligned to its pattern, it takes three fills of OpenCL's.
-        let fill = || table.fill.unwrap()(queue, at + 8, 48, pattern.as_ptr().cast(), 16);
+        let fill = || {
+            table.fill.unwrap()(
+                queue,
+                &c::params::fill(at + 8, 48, pattern.as_ptr().cast(), 16),
+            )
+        };
         let waited = || told(|outcome| table.queue_synchronize.unwrap()(queue, outcome));
         let synchronize = || waited().code;
         TAKES.store(0, Ordering::SeqCst);
@@ -315,14 +323,29 @@ fn a_command_that_fails_when_it_runs_is_reported() {
         };
         let new_event = || {
             let mut event = null_mut();
-            ok(table.event_create.unwrap()(driver, 0, 0, &mut event));
+            ok(table.event_create.unwrap()(
+                driver,
+                0,
+                std::ptr::null(),
+                &mut event,
+            ));
             event
         };
         let (queue, other, mut at) = (new_queue(), new_queue(), 0);
         let events: [_; 4] = std::array::from_fn(|_| new_event());
         let [before, behind, later, elsewhere] = events;
-        ok(table.memory_alloc.unwrap()(driver, 0, 64, &mut at));
-        let fill = || ok(table.fill.unwrap()(queue, at, 64, c"x".as_ptr().cast(), 1));
+        ok(table.memory_alloc.unwrap()(
+            driver,
+            0,
+            &c::params::memory(64),
+            &mut at,
+        ));
+        let fill = || {
+            ok(table.fill.unwrap()(
+                queue,
+                &c::params::fill(at, 64, c"x".as_ptr().cast(), 1),
+            ))
+        };
         let waited = |queue| told(|outcome| table.queue_synchronize.unwrap()(queue, outcome));
         let synchronize = |queue| waited(queue).code;
         let query = |event| told(|outcome| table.event_query.unwrap()(event, outcome)).code;
@@ -359,11 +382,17 @@ fn a_command_that_fails_when_it_runs_is_reported() {
         assert_eq!((synchronize(other), synchronize(other)), (FAILS, c::OTR_OK));
         for queue in [other, queue] {
             ok(table.queue_wait_event.unwrap()(queue, behind));
-            ok(table.fill.unwrap()(queue, at, 64, c"y".as_ptr().cast(), 1));
+            ok(table.fill.unwrap()(
+                queue,
+                &c::params::fill(at, 64, c"y".as_ptr().cast(), 1),
+            ));
             assert_eq!((synchronize(queue), synchronize(queue)), (FAILS, c::OTR_OK));
             let mut found = 0_u8;
             let (to, kind) = ((&raw mut found) as u64, c::OTR_COPY_DEVICE_TO_HOST);
-            ok(table.copy.unwrap()(queue, to, at, 1, kind));
+            ok(table.copy.unwrap()(
+                queue,
+                &c::params::copy(to, at, 1, kind),
+            ));
             assert_eq!(synchronize(queue), c::OTR_OK);
             assert_eq!(found, b'x', "what came behind is not executed");
         }
@@ -383,7 +412,10 @@ fn a_command_that_fails_when_it_runs_is_reported() {
         (0..1000).for_each(|_| fill());
         let upstream = AtomicI32::new(0);
         let user = std::ptr::from_ref(&upstream).cast_mut().cast();
-        ok(table.host_call.unwrap()(queue, Some(note), user, 0));
+        ok(table.host_call.unwrap()(
+            queue,
+            &c::params::host_call(Some(note), user, 0),
+        ));
         assert_eq!((synchronize(queue), upstream.into_inner()), (FAILS, FAILS));
         assert_eq!(synchronize(queue), c::OTR_OK);
         // A launch has its label.
@@ -495,7 +527,12 @@ fn spirv_runs_where_the_runtime_takes_it() {
             std::ptr::null(),
             &mut queue,
         ));
-        ok(table.memory_alloc.unwrap()(driver, 0, 64, &mut at));
+        ok(table.memory_alloc.unwrap()(
+            driver,
+            0,
+            &c::params::memory(64),
+            &mut at,
+        ));
         let mut block = [0; 12];
         block[..8].copy_from_slice(&at.to_ne_bytes());
         block[8..].copy_from_slice(&77_u32.to_ne_bytes());
@@ -512,7 +549,10 @@ fn spirv_runs_where_the_runtime_takes_it() {
         ok(group.launch.unwrap()(queue, kernel, &launch));
         let mut found = 0_u32;
         let (to, kind) = ((&raw mut found) as u64, c::OTR_COPY_DEVICE_TO_HOST);
-        ok(table.copy.unwrap()(queue, to, at, 4, kind));
+        ok(table.copy.unwrap()(
+            queue,
+            &c::params::copy(to, at, 4, kind),
+        ));
         let waited = told(|outcome| table.queue_synchronize.unwrap()(queue, outcome));
         assert_eq!(waited.code, c::OTR_OK);
         assert_eq!(found, 77);
@@ -564,7 +604,12 @@ fn a_launch_that_waits_is_refused_at_once_as_any_other() {
             std::ptr::null(),
             &mut queue,
         ));
-        ok(table.memory_alloc.unwrap()(driver, 0, 64, &mut at));
+        ok(table.memory_alloc.unwrap()(
+            driver,
+            0,
+            &c::params::memory(64),
+            &mut at,
+        ));
         let mut block = [0; 12];
         block[..8].copy_from_slice(&at.to_ne_bytes());
         block[8..].copy_from_slice(&77_u32.to_ne_bytes());
@@ -604,14 +649,20 @@ fn a_launch_that_waits_is_refused_at_once_as_any_other() {
         let at_once = refusals();
         let (open_gate, gate) = channel::<()>();
         let user = std::ptr::from_ref(&gate).cast_mut().cast();
-        ok(table.host_call.unwrap()(queue, Some(wait), user, 0));
+        ok(table.host_call.unwrap()(
+            queue,
+            &c::params::host_call(Some(wait), user, 0),
+        ));
         let behind = refusals();
         assert_eq!(launch(&[to, value, room], 1), Ok(()));
         drop(open_gate);
         assert_eq!(behind, at_once);
         let mut found = 0_u32;
         let (to, kind) = ((&raw mut found) as u64, c::OTR_COPY_DEVICE_TO_HOST);
-        ok(table.copy.unwrap()(queue, to, at, 4, kind));
+        ok(table.copy.unwrap()(
+            queue,
+            &c::params::copy(to, at, 4, kind),
+        ));
         let waited = told(|outcome| table.queue_synchronize.unwrap()(queue, outcome));
         assert_eq!(waited.code, c::OTR_OK);
         assert_eq!(found, 77);

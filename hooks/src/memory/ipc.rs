@@ -2,8 +2,8 @@
 //! memory of its own.
 //!
 //! The exporter owns the memory, keeps it until all importers have closed it, and the processes order their work (R43,
-//! R44). A text of another driver is an error, and so is a text that was changed on its way: the driver does not say how
-//! many bytes a handle stands for, so a checksum keeps sizes, offset and handles together.
+//! R44). A text of another driver is an error, and so is a text that was changed on its way: a checksum keeps sizes, offset
+//! and handles together, and what the driver imports has to be as large as the text says.
 
 use std::fmt::Write as _;
 
@@ -89,6 +89,15 @@ impl Exported {
             handles,
         })
     }
+}
+
+/// The refusal of memory that is not what the text says.
+#[cold]
+fn other_size(said: u64, found: u64) -> Error {
+    Error::new(
+        Code::INVALID_HANDLE,
+        format!("the text says {said} bytes of memory, and the driver has imported {found}"),
+    )
 }
 
 /// A hash that finds changes by accident (FNV-1a, 64 bits).
@@ -180,7 +189,14 @@ impl Device {
             Ok(pieces) => self.import_pieces(&pieces)?,
             Err(allocation) => {
                 let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
-                Mapped::Allocation(ipc.memory_import(self.ordinal(), &allocation)?)
+                let found = ipc.memory_import(self.ordinal(), &allocation)?;
+                let end = exported.offset.checked_add(exported.size);
+                if end.is_none_or(|end| end > found.size) {
+                    // SAFETY: imported just now, and nothing uses it.
+                    unsafe { ipc.memory_close(found.address) }?;
+                    return Err(other_size(exported.size, found.size));
+                }
+                Mapped::Allocation(found.address)
             }
         };
         let start = match mapped {
@@ -201,19 +217,26 @@ impl Device {
         let size = pieces.iter().map(|(bytes, _)| bytes).sum();
         let mapped = pieces
             .iter()
-            .try_for_each(|(_, handle)| {
-                physical.push(ipc.physical_import(self.ordinal(), handle)?);
-                Ok(())
+            .try_for_each(|(bytes, handle)| {
+                let (object, found) = ipc.physical_import(self.ordinal(), handle)?;
+                physical.push(object);
+                if found == *bytes {
+                    Ok(())
+                } else {
+                    Err(other_size(*bytes, found))
+                }
             })
-            .and_then(|()| memory.reserve(self.ordinal(), size, 0))
+            .and_then(|()| Ok(memory.reserve(self.ordinal(), size, 0)?))
             .and_then(|address| {
                 // SAFETY: R39: the objects were imported just now, and the range was reserved for them.
-                unsafe { memory.map(address, &physical) }
+                let mapped = unsafe { memory.map(address, &physical) };
+                mapped
                     .inspect_err(|_| {
                         // The caller gets the error of `map`.
                         let _ = memory.release(address, size);
                     })
                     .map(|()| address)
+                    .map_err(Error::from)
             });
         match mapped {
             Ok(address) => Ok(Mapped::Pieces {
@@ -226,7 +249,7 @@ impl Device {
                     // SAFETY: the object was imported just now, and is not mapped. The caller gets the first error.
                     let _ = unsafe { memory.destroy(piece) };
                 }
-                Err(error.into())
+                Err(error)
             }
         }
     }

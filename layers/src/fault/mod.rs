@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, params, sys};
 use parking_lot::Mutex;
 
 pub use spec::{FaultSpec, Rule, What, When};
@@ -139,12 +139,8 @@ fn ahead(
 ) -> Result<(), i32> {
     // SAFETY: the queue of a call that goes on now, and a function that takes any number for `user`.
     let code = unsafe {
-        next.host_call(
-            queue,
-            Some(function),
-            std::ptr::without_provenance_mut(user),
-            0,
-        )
+        let user = std::ptr::without_provenance_mut(user);
+        next.host_call(queue, &params::host_call(Some(function), user, 0))
     };
     if code == Code::OK.0 {
         Ok(())
@@ -184,8 +180,15 @@ impl Limits {
     /// Takes memory, where the limits let it. `place` is where `take` writes its address or handle.
     ///
     /// # Safety
-    /// `place` is NULL or readable and writable.
-    unsafe fn take(&self, size: u64, place: *const u64, take: impl FnOnce() -> i32) -> i32 {
+    /// `params` are NULL or readable, and `place` is NULL or readable and writable.
+    unsafe fn take(
+        &self,
+        params: *const sys::otr_memory_params,
+        place: *const u64,
+        take: impl FnOnce() -> i32,
+    ) -> i32 {
+        // SAFETY: NULL or readable.
+        let size = unsafe { params.as_ref() }.map_or(0, |params| params.size);
         if size > self.above {
             return out_of_memory(format!("{size} bytes, and no more than {}", self.above));
         }
@@ -231,13 +234,13 @@ impl Layer for Limits {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
+        params: *const sys::otr_memory_params,
         address: *mut u64,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
         unsafe {
-            self.take(size, address, || {
-                next.memory_alloc(driver, device, size, address)
+            self.take(params, address, || {
+                next.memory_alloc(driver, device, params, address)
             })
         }
     }
@@ -252,13 +255,13 @@ impl Layer for Limits {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
+        params: *const sys::otr_memory_params,
         physical: *mut *mut sys::otr_physical,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on; a handle is as wide as its number.
         unsafe {
-            self.take(size, physical.cast(), || {
-                next.virtual_create(driver, device, size, physical)
+            self.take(params, physical.cast(), || {
+                next.virtual_create(driver, device, params, physical)
             })
         }
     }
@@ -279,17 +282,26 @@ impl Layer for Limits {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: u32,
+        copy: *const sys::otr_copy,
     ) -> i32 {
         let Some((What::Torn(code), _)) = self.torn.due(Entry::copy) else {
             // SAFETY: R26: both ranges stay valid until the copy has finished.
-            return unsafe { next.copy(queue, dst, src, size, kind) };
+            return unsafe { next.copy(queue, copy) };
         };
-        // SAFETY: R26: half of a range that stays valid until the copy has finished.
-        let torn = unsafe { next.copy(queue, dst, src, size / 2, kind) };
+        // SAFETY: R26: half of a range that stays valid until the copy has finished, or of each row.
+        let torn = unsafe {
+            match copy.as_ref() {
+                Some(whole) => {
+                    let half = sys::otr_copy {
+                        struct_size: size_of::<sys::otr_copy>(),
+                        size: whole.size / 2,
+                        ..*whole
+                    };
+                    next.copy(queue, &half)
+                }
+                None => next.copy(queue, copy),
+            }
+        };
         if torn != Code::OK.0 || code == Code::OK {
             return torn;
         }

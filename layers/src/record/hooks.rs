@@ -6,11 +6,12 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outrigger_device::{Code, NO_OUTCOME, sys};
+use outrigger_device::{Code, NO_OUTCOME, params, sys};
 use parking_lot::Mutex;
 
 use super::format::Record;
-use super::output::{CALL, Shared};
+use super::output::{CALL, Memory, Shared};
+use super::values::host_ends;
 use crate::{Layer, Next};
 
 /// Puts host calls around copies, and itself between the driver and the host's calls.
@@ -48,12 +49,10 @@ impl Drop for Kept {
 enum HookKind {
     /// The host's own.
     Call(HostFn, *mut c_void, u32),
-    /// The source of a copy, before it, or the destination, after it.
-    Memory {
-        start: u64,
-        size: u64,
-        destination: bool,
-    },
+    /// The source of a copy, before it.
+    Source(Memory),
+    /// The destination, after it.
+    Destination(Memory),
 }
 
 type HostFn = unsafe extern "C" fn(*mut c_void, i32) -> i32;
@@ -69,10 +68,17 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
     let pointer = user.cast::<Hook>();
     // SAFETY: `user` is a live `Hook`.
     let hook = unsafe { &*pointer };
-    let code = match hook.what {
+    let memory = |memory: &Memory, destination| {
+        if upstream == Code::OK.0 {
+            // SAFETY: host memory of a copy, which the host leaves alone until it finished (R26).
+            unsafe { hook.shared.data(hook.number, destination, memory) };
+        }
+        upstream
+    };
+    let code = match &hook.what {
         HookKind::Call(function, user, _) => {
             // SAFETY: the host's function and its data, which are called as the host asked for.
-            let code = unsafe { function(user, upstream) };
+            let code = unsafe { function(*user, upstream) };
             hook.shared.write(&Record::Ran {
                 number: hook.number,
                 upstream,
@@ -80,17 +86,8 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
             });
             code
         }
-        HookKind::Memory {
-            start,
-            size,
-            destination,
-        } => {
-            if upstream == Code::OK.0 {
-                // SAFETY: host memory of a copy, which the host leaves alone until it finished (R26).
-                unsafe { hook.shared.data(hook.number, destination, start, size) };
-            }
-            upstream
-        }
+        HookKind::Source(source) => memory(source, false),
+        HookKind::Destination(destination) => memory(destination, true),
     };
     if hook.once {
         // SAFETY: made by `Box::into_raw`, and called once.
@@ -138,7 +135,7 @@ impl Hooks {
     unsafe fn submit(&self, next: &Next, queue: *mut sys::otr_queue, what: HookKind) -> i32 {
         let flags = match what {
             HookKind::Call(.., flags) => flags,
-            HookKind::Memory { .. } => sys::OTR_HOST_CALL_CANNOT_FAIL,
+            HookKind::Source(_) | HookKind::Destination(_) => sys::OTR_HOST_CALL_CANNOT_FAIL,
         };
         let once = !self.records(next);
         let hook = Box::new(Hook {
@@ -149,7 +146,8 @@ impl Hooks {
         });
         let pointer = Box::into_raw(hook);
         // SAFETY: `run` is called with it, once unless it is kept.
-        let code = unsafe { next.host_call(queue, Some(run), pointer.cast(), flags) };
+        let code =
+            unsafe { next.host_call(queue, &params::host_call(Some(run), pointer.cast(), flags)) };
         if code != Code::OK.0 {
             // SAFETY: the driver did not take it (R4).
             drop(unsafe { Box::from_raw(pointer) });
@@ -165,52 +163,49 @@ impl Layer for Hooks {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut c_void,
-        flags: u32,
+        host_call: *const sys::otr_host_call,
     ) -> i32 {
-        let Some(function) = function else {
-            // SAFETY: R27: the function is called exactly once, with what was given for it.
-            return unsafe { next.host_call(queue, function, user, flags) };
-        };
-        // SAFETY: R27: the function is called exactly once, with what was given for it.
-        unsafe { self.submit(next, queue, HookKind::Call(function, user, flags)) }
+        // SAFETY: R27: the function is called exactly once, with what was given for it. R10: NULL, or a struct that is valid
+        // during the call.
+        unsafe {
+            let call = host_call.as_ref();
+            match call.and_then(|call| Some(HookKind::Call(call.function?, call.user, call.flags)))
+            {
+                Some(call) => self.submit(next, queue, call),
+                None => next.host_call(queue, host_call),
+            }
+        }
     }
 
     unsafe fn copy(
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: u32,
+        copy: *const sys::otr_copy,
     ) -> i32 {
-        let host =
-            |address: u64, kinds: [u32; 2]| size > 0 && address != 0 && kinds.contains(&kind);
-        let memory = |start, destination| HookKind::Memory {
-            start,
-            size,
-            destination,
-        };
-        // SAFETY: R26: both ranges stay valid until the copy has finished; the hooks around it run
-        // within this time.
+        // SAFETY: R10: NULL, or a struct that is valid during the call. R26: both ranges stay valid until the copy has
+        // finished; the hooks around it run within this time.
         unsafe {
-            if host(
-                src,
-                [sys::OTR_COPY_HOST_TO_DEVICE, sys::OTR_COPY_HOST_TO_HOST],
-            ) {
-                // Without its data the copy is recorded all the same.
-                let _ = self.submit(next, queue, memory(src, false));
+            let (mut source, mut destination) = (None, None);
+            if let Some(copy) = copy.as_ref() {
+                let (host_dst, host_src) = host_ends(copy);
+                let memory = |start: u64, pitch: u64| Memory {
+                    start,
+                    size: copy.size,
+                    rows: copy.rows.max(1).into(),
+                    pitch,
+                };
+                let there = |host: bool, start: u64| host && start != 0 && copy.size > 0;
+                source = there(host_src, copy.src).then(|| memory(copy.src, copy.src_pitch));
+                destination = there(host_dst, copy.dst).then(|| memory(copy.dst, copy.dst_pitch));
             }
-            let code = next.copy(queue, dst, src, size, kind);
-            if code == Code::OK.0
-                && host(
-                    dst,
-                    [sys::OTR_COPY_DEVICE_TO_HOST, sys::OTR_COPY_HOST_TO_HOST],
-                )
-            {
-                let _ = self.submit(next, queue, memory(dst, true));
+            if let Some(source) = source {
+                // Without its data the copy is recorded all the same.
+                let _ = self.submit(next, queue, HookKind::Source(source));
+            }
+            let code = next.copy(queue, copy);
+            if let (Code::OK, Some(destination)) = (Code(code), destination) {
+                let _ = self.submit(next, queue, HookKind::Destination(destination));
             }
             code
         }

@@ -51,27 +51,42 @@ impl Shared {
         number
     }
 
-    /// Writes memory in pieces.
+    /// Writes memory in pieces: its rows one behind the other, without what lies between them.
     ///
     /// # Safety
-    /// So many bytes can be read there.
-    pub(super) unsafe fn data(&self, number: u64, destination: bool, start: u64, size: u64) {
-        // SAFETY: so many bytes can be read there.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(
-                std::ptr::with_exposed_provenance::<u8>(start as usize),
-                size as usize,
-            )
-        };
-        for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
-            self.write(&Record::Data {
-                number,
-                destination,
-                offset: (piece * PIECE) as u64,
-                bytes: bytes.to_vec(),
-            });
+    /// Each row can be read.
+    pub(super) unsafe fn data(&self, number: u64, destination: bool, memory: &Memory) {
+        let mut offset = 0;
+        for row in 0..memory.rows {
+            let start = memory.start + row * memory.pitch;
+            // SAFETY: this function's contract.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(
+                    std::ptr::with_exposed_provenance::<u8>(start as usize),
+                    memory.size as usize,
+                )
+            };
+            for bytes in bytes.chunks(PIECE) {
+                self.write(&Record::Data {
+                    number,
+                    destination,
+                    offset,
+                    bytes: bytes.to_vec(),
+                });
+                offset += bytes.len() as u64;
+            }
         }
     }
+}
+
+/// Host memory of a copy.
+pub(super) struct Memory {
+    pub(super) start: u64,
+    /// The bytes of a row.
+    pub(super) size: u64,
+    pub(super) rows: u64,
+    /// The bytes from a row to the next.
+    pub(super) pitch: u64,
 }
 
 impl Output {

@@ -109,69 +109,42 @@ impl Recorder {
 
 /// The bytes of memory that a call makes.
 fn made(entry: Entry, arguments: &[Value]) -> u64 {
-    let number = |at: usize| match arguments.get(at) {
-        Some(Value::Number(number)) => *number,
-        _ => 0,
+    let size = match (entry, arguments) {
+        (Entry::memory_alloc | Entry::virtual_reserve, [_, _, Value::List(params), ..]) => {
+            params.first()
+        }
+        (Entry::pinned_alloc, [_, size, ..]) => Some(size),
+        _ => None,
     };
-    match entry {
-        Entry::memory_alloc | Entry::virtual_reserve => number(2),
-        Entry::pinned_alloc => number(1),
-        // Nobody says how large it is: up to where other memory begins.
-        Entry::ipc_memory_import => u64::MAX,
+    match size {
+        Some(Value::Number(size)) => *size,
         _ => 0,
     }
 }
 
-/// Fills in the values that an entry's arguments lead to, where it takes two of them to know.
+/// Fills in the code of a module, of which other arguments say how long it is, and of what kind.
 ///
 /// # Safety
 /// The contract's rules for the arguments.
-unsafe fn complete(names: &Names, entry: Entry, pointers: &[*const c_void], values: &mut [Value]) {
+unsafe fn complete(entry: Entry, pointers: &[*const c_void], values: &mut [Value]) {
+    if entry != Entry::module_load || values[3] == Value::Null {
+        return;
+    }
     let number = |value: &Value| match value {
         Value::Number(number) => *number,
         _ => 0,
     };
-    // SAFETY: as many bytes as another argument says.
-    let bytes = |pointer: *const c_void, size: u64| unsafe {
-        Value::Bytes(slice(pointer.cast::<u8>(), u32::try_from(size).unwrap_or(0)).to_vec())
+    let code = pointers[3];
+    values[3] = if number(&values[2]) == u64::from(sys::OTR_CODE_HOST_FUNCTION) {
+        match Place::of(code) {
+            Some(place) => place.to_value(),
+            None => Value::Pointer(code.addr() as u64),
+        }
+    } else {
+        let size = u32::try_from(number(&values[4])).unwrap_or(0);
+        // SAFETY: as many bytes as another argument says.
+        Value::Bytes(unsafe { slice(code.cast::<u8>(), size) }.to_vec())
     };
-    match entry {
-        Entry::fill if values[3] != Value::Null && number(&values[4]) <= 16 => {
-            values[3] = bytes(pointers[3], number(&values[4]));
-        }
-        Entry::module_load if values[3] != Value::Null => {
-            values[3] = if number(&values[2]) == u64::from(sys::OTR_CODE_HOST_FUNCTION) {
-                match Place::of(pointers[3]) {
-                    Some(place) => place.to_value(),
-                    None => Value::Pointer(pointers[3].addr() as u64),
-                }
-            } else {
-                bytes(pointers[3], number(&values[4]))
-            };
-        }
-        Entry::virtual_map => {
-            let count = u32::try_from(number(&values[3])).unwrap_or(0);
-            // SAFETY: as many handles as are counted.
-            let objects = unsafe { slice(pointers[2].cast::<*mut sys::otr_physical>(), count) };
-            let objects = objects.iter().map(|object| names.object(object.addr()));
-            values[2] = Value::List(objects.collect());
-        }
-        Entry::copy => {
-            let (dst, src) = match number(&values[4]) as u32 {
-                sys::OTR_COPY_HOST_TO_DEVICE => (false, true),
-                sys::OTR_COPY_DEVICE_TO_HOST => (true, false),
-                sys::OTR_COPY_HOST_TO_HOST => (true, true),
-                _ => (false, false),
-            };
-            let size = number(&values[3]);
-            for (at, host) in [(1, dst), (2, src)] {
-                if host && values[at] != Value::Null {
-                    values[at] = Value::Host(size);
-                }
-            }
-        }
-        _ => {}
-    }
 }
 
 /// The pointer of an argument that is one.
@@ -186,8 +159,10 @@ macro_rules! no_pointers {
 }
 
 no_pointers! {
-    u32 u64 usize sys::otr_host_fn *const c_char *const sys::otr_ipc_handle
-    *const sys::otr_queue_params *const sys::otr_launch *const sys::otr_operator_call
+    u32 u64 usize *const c_char *const sys::otr_ipc_handle *const sys::otr_queue_params
+    *const sys::otr_event_params *const sys::otr_memory_params *const sys::otr_reserve_params
+    *const sys::otr_map_params *const sys::otr_copy *const sys::otr_fill
+    *const sys::otr_host_call *const sys::otr_launch *const sys::otr_operator_call
     *const sys::otr_comm_params *const sys::otr_exchange
 }
 
@@ -196,12 +171,6 @@ impl<T> Pointer for *mut T {}
 impl Pointer for *const c_void {
     fn pointer(&self) -> *const c_void {
         *self
-    }
-}
-
-impl Pointer for *const *mut sys::otr_physical {
-    fn pointer(&self) -> *const c_void {
-        self.cast()
     }
 }
 
@@ -229,7 +198,7 @@ macro_rules! recorded {
                                 $(, $out.input(&names, stringify!($out)))?
                             ];
                             let pointers = [$first.pointer() $(, $arg.pointer())*];
-                            complete(&names, entry, &pointers, &mut values);
+                            complete(entry, &pointers, &mut values);
                             values
                         };
                         let size = made(entry, &values);

@@ -31,10 +31,7 @@ pub(super) trait Argument: Copy {
 }
 
 fn is_address(name: &str) -> bool {
-    matches!(
-        name,
-        "address" | "base" | "dst" | "src" | "workspace" | "send" | "receive"
-    )
+    matches!(name, "address" | "base" | "workspace" | "send" | "receive")
 }
 
 fn place(is_null: bool) -> Value {
@@ -187,7 +184,7 @@ impl Argument for *mut sys::otr_outcome {
     }
 }
 
-/// Host memory, or the data of a host call.
+/// Host memory.
 impl Argument for *mut c_void {
     unsafe fn input(self, names: &Names, _: &str) -> Value {
         names.address(self.addr() as u64)
@@ -209,17 +206,145 @@ impl Argument for *const c_void {
     }
 }
 
-/// Told by the entry, which knows how many.
-impl Argument for *const *mut sys::otr_physical {
+impl Argument for *const sys::otr_event_params {
     unsafe fn input(self, _: &Names, _: &str) -> Value {
-        Value::Null
+        // SAFETY: NULL, or the struct.
+        unsafe { self.as_ref() }.map_or(Value::Null, |params| {
+            Value::List(vec![Value::Number(params.flags.into())])
+        })
     }
 }
 
-impl Argument for sys::otr_host_fn {
+impl Argument for *const sys::otr_memory_params {
+    /// Size, alignment, kind and flags.
     unsafe fn input(self, _: &Names, _: &str) -> Value {
-        self.map_or(Value::Null, |function| {
-            Value::Pointer((function as *const c_void).addr() as u64)
+        // SAFETY: NULL, or the struct.
+        unsafe { self.as_ref() }.map_or(Value::Null, |params| {
+            let (kind, flags) = (params.kind.into(), params.flags.into());
+            let numbers = [params.size, params.alignment, kind, flags];
+            Value::List(numbers.map(Value::Number).to_vec())
+        })
+    }
+}
+
+impl Argument for *const sys::otr_reserve_params {
+    /// Size, alignment and flags.
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        unsafe { self.as_ref() }.map_or(Value::Null, |params| {
+            let numbers = [params.size, params.alignment, params.flags.into()];
+            Value::List(numbers.map(Value::Number).to_vec())
+        })
+    }
+}
+
+impl Argument for *const sys::otr_map_params {
+    /// Address, objects and flags.
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        let Some(params) = (unsafe { self.as_ref() }) else {
+            return Value::Null;
+        };
+        // SAFETY: as many handles as are counted.
+        let objects = unsafe { slice(params.physical, params.count) };
+        let objects = objects.iter().map(|object| names.object(object.addr()));
+        Value::List(vec![
+            names.address(params.address),
+            Value::List(objects.collect()),
+            Value::Number(params.flags.into()),
+        ])
+    }
+}
+
+impl Argument for *const sys::otr_copy {
+    /// Destination, source, size, kind, rows, the pitch of each end, and the device of each. Host memory is written row by
+    /// row without what lies between.
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        let Some(copy) = (unsafe { self.as_ref() }) else {
+            return Value::Null;
+        };
+        let (host_dst, host_src) = host_ends(copy);
+        let bytes = copy.size.saturating_mul(copy.rows.max(1).into());
+        let end = |address: u64, host: bool| match host && address != 0 {
+            true => Value::Host(bytes),
+            false => names.address(address),
+        };
+        let (kind, rows) = (copy.kind.into(), copy.rows.into());
+        let (to, from) = (copy.dst_device.into(), copy.src_device.into());
+        let ends = [end(copy.dst, host_dst), end(copy.src, host_src)];
+        let numbers = [
+            copy.size,
+            kind,
+            rows,
+            copy.dst_pitch,
+            copy.src_pitch,
+            to,
+            from,
+        ];
+        Value::List(ends.into_iter().chain(numbers.map(Value::Number)).collect())
+    }
+}
+
+/// Whether the destination is host memory, and whether the source is.
+pub(super) fn host_ends(copy: &sys::otr_copy) -> (bool, bool) {
+    match copy.kind {
+        sys::OTR_COPY_HOST_TO_DEVICE => (false, true),
+        sys::OTR_COPY_DEVICE_TO_HOST => (true, false),
+        sys::OTR_COPY_HOST_TO_HOST => (true, true),
+        _ => (false, false),
+    }
+}
+
+impl Argument for *const sys::otr_fill {
+    /// Destination, size, pattern, and the length of the pattern.
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        let Some(fill) = (unsafe { self.as_ref() }) else {
+            return Value::Null;
+        };
+        let pattern = match fill.pattern_size {
+            _ if fill.pattern.is_null() => Value::Null,
+            // SAFETY: not NULL, so as many bytes.
+            0..=16 => Value::Bytes(
+                unsafe { slice(fill.pattern.cast::<u8>(), fill.pattern_size) }.to_vec(),
+            ),
+            _ => Value::Pointer(fill.pattern.addr() as u64),
+        };
+        Value::List(vec![
+            names.address(fill.dst),
+            Value::Number(fill.size),
+            pattern,
+            Value::Number(fill.pattern_size.into()),
+        ])
+    }
+}
+
+impl Argument for *const sys::otr_host_call {
+    /// Function, data and flags.
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        unsafe { self.as_ref() }.map_or(Value::Null, |call| {
+            let function = call.function.map_or(Value::Null, |function| {
+                Value::Pointer((function as *const c_void).addr() as u64)
+            });
+            let user = names.address(call.user.addr() as u64);
+            Value::List(vec![function, user, Value::Number(call.flags.into())])
+        })
+    }
+}
+
+/// The address of memory, or the size of an object, which has none.
+impl Argument for *mut sys::otr_imported {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+
+    unsafe fn output(self, names: &mut Names, _: &str, _: u64) -> Option<Value> {
+        // SAFETY: NULL, or a struct that the call has written.
+        unsafe { self.as_ref() }.map(|found| match found.address {
+            0 => Value::Number(found.size),
+            address => names.add_memory(address, found.size),
         })
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::NonNull;
 
-use outrigger_device::{NO_OUTCOME, sys};
+use outrigger_device::{NO_OUTCOME, params, sys};
 use parking_lot::Mutex;
 
 use crate::record::Value;
@@ -148,14 +148,14 @@ pub(super) trait Rebuilt: Sized {
     -> Result<Self, Skip>;
 }
 
-fn number(value: &Value) -> Result<u64, Skip> {
+pub(super) fn number(value: &Value) -> Result<u64, Skip> {
     match value {
         Value::Number(number) => Ok(*number),
         _ => Err("it has no number where one is due"),
     }
 }
 
-fn list(value: &Value) -> Result<&[Value], Skip> {
+pub(super) fn list(value: &Value) -> Result<&[Value], Skip> {
     match value {
         Value::List(values) => Ok(values),
         _ => Err("it has no list where one is due"),
@@ -182,9 +182,7 @@ impl Rebuilt for usize {
 impl Rebuilt for u64 {
     fn rebuild(value: &Value, name: &str, things: &Things, _: &mut Frame) -> Result<Self, Skip> {
         match name {
-            "address" | "base" | "dst" | "src" | "workspace" | "send" | "receive" => {
-                things.address(value)
-            }
+            "address" | "base" | "workspace" | "send" | "receive" => things.address(value),
             _ => number(value),
         }
     }
@@ -274,23 +272,153 @@ impl Rebuilt for *const c_void {
     }
 }
 
-impl Rebuilt for *const *mut sys::otr_physical {
+impl Rebuilt for *const sys::otr_event_params {
+    fn rebuild(value: &Value, _: &str, _: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null());
+        }
+        let [flags] = numbers(value)?[..] else {
+            return Err("its event parameters are incomplete");
+        };
+        Ok(frame.keep_one(params::event(flags)))
+    }
+}
+
+impl Rebuilt for *const sys::otr_memory_params {
+    fn rebuild(value: &Value, _: &str, _: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null());
+        }
+        let [size, alignment, kind, flags] = numbers::<u64>(value)?[..] else {
+            return Err("its memory parameters are incomplete");
+        };
+        Ok(frame.keep_one(sys::otr_memory_params {
+            alignment,
+            kind: kind as u32,
+            flags: flags as u32,
+            ..params::memory(size)
+        }))
+    }
+}
+
+impl Rebuilt for *const sys::otr_reserve_params {
+    fn rebuild(value: &Value, _: &str, _: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null());
+        }
+        let [size, alignment, flags] = numbers::<u64>(value)?[..] else {
+            return Err("its range is incomplete");
+        };
+        Ok(frame.keep_one(sys::otr_reserve_params {
+            flags: flags as u32,
+            ..params::reserve(size, alignment)
+        }))
+    }
+}
+
+impl Rebuilt for *const sys::otr_map_params {
     fn rebuild(value: &Value, _: &str, things: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null());
+        }
+        let [address, objects, flags] = list(value)? else {
+            return Err("its mapping is incomplete");
+        };
         let handle = |value| {
             let handle = things.object(value)?;
             Ok(std::ptr::with_exposed_provenance_mut(handle as usize))
         };
-        let handles: Vec<*mut sys::otr_physical> = list(value)?
+        let handles: Vec<*mut sys::otr_physical> = list(objects)?
             .iter()
             .map(handle)
             .collect::<Result<_, Skip>>()?;
-        Ok(frame.keep(handles))
+        let count = handles.len() as u32;
+        let physical = frame.keep(handles);
+        Ok(frame.keep_one(sys::otr_map_params {
+            flags: number(flags)? as u32,
+            ..params::map(things.address(address)?, physical, count)
+        }))
     }
 }
 
-impl Rebuilt for sys::otr_host_fn {
+/// The numbers of a copy: its ends, which the player replaces where they are host memory, have none here.
+pub(super) fn copy(value: &Value) -> Result<(&Value, &Value, sys::otr_copy), Skip> {
+    let [dst, src, rest @ ..] = list(value)? else {
+        return Err("its copy is incomplete");
+    };
+    let rest: Vec<u64> = rest.iter().map(number).collect::<Result<_, Skip>>()?;
+    let [
+        size,
+        kind,
+        rows,
+        dst_pitch,
+        src_pitch,
+        dst_device,
+        src_device,
+    ] = rest[..]
+    else {
+        return Err("its copy is incomplete");
+    };
+    let copy = sys::otr_copy {
+        rows: rows as u32,
+        dst_pitch,
+        src_pitch,
+        dst_device: dst_device as u32,
+        src_device: src_device as u32,
+        ..params::copy(0, 0, size, kind as u32)
+    };
+    Ok((dst, src, copy))
+}
+
+impl Rebuilt for *const sys::otr_copy {
+    fn rebuild(value: &Value, _: &str, things: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null());
+        }
+        let (dst, src, copy) = copy(value)?;
+        Ok(frame.keep_one(sys::otr_copy {
+            dst: things.address(dst)?,
+            src: things.address(src)?,
+            ..copy
+        }))
+    }
+}
+
+impl Rebuilt for *const sys::otr_fill {
+    fn rebuild(value: &Value, _: &str, things: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null());
+        }
+        let [dst, size, pattern, pattern_size] = list(value)? else {
+            return Err("its fill is incomplete");
+        };
+        let pattern = match pattern {
+            Value::Null => std::ptr::null(),
+            Value::Bytes(bytes) => frame.keep(aligned(bytes)).cast(),
+            _ => return Err("it has a pointer of the recorded process"),
+        };
+        let fill = params::fill(
+            things.address(dst)?,
+            number(size)?,
+            pattern,
+            number(pattern_size)? as u32,
+        );
+        Ok(frame.keep_one(fill))
+    }
+}
+
+impl Rebuilt for *const sys::otr_host_call {
+    fn rebuild(value: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
+        match value {
+            Value::Null => Ok(std::ptr::null()),
+            _ => Err("it has a function of the recorded process"),
+        }
+    }
+}
+
+impl Rebuilt for *mut sys::otr_imported {
     fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
-        Err("it has a function of the recorded process")
+        Err("memory of other processes is not replayed")
     }
 }
 

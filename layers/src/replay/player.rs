@@ -7,9 +7,9 @@ use std::ffi::{c_char, c_void};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use outrigger_device::{Code, Driver, Error, NO_OUTCOME, Result, sys};
+use outrigger_device::{Code, Driver, Error, NO_OUTCOME, Result, params, sys};
 
-use super::arguments::{Frame, Rebuilt, Skip, Things};
+use super::arguments::{self, Frame, Rebuilt, Skip, Things, list, number};
 use super::recording::{Recording, Step};
 use crate::entries::entries;
 use crate::record::Value;
@@ -287,12 +287,12 @@ impl Player {
         };
         match step.entry {
             Entry::virtual_create => {
-                let (device, size) = (number(1) as u32, number(2));
+                let (device, size) = (number(1) as u32, made_size(step));
                 self.sizes
                     .extend(written.iter().map(|handle| (*handle, size, device)));
             }
             Entry::virtual_reserve => {
-                let size = number(2);
+                let size = made_size(step);
                 self.reserved
                     .extend(written.iter().map(|address| (*address, size)));
             }
@@ -301,8 +301,9 @@ impl Player {
                 self.reserved.retain(|(start, _)| Some(*start) != address);
             }
             Entry::virtual_map => {
-                if let (Some(address), Some(Value::List(objects))) =
-                    (argument(1), step.arguments.get(2))
+                if let Some(Value::List(params)) = step.arguments.get(1)
+                    && let [address, Value::List(objects), ..] = &params[..]
+                    && let Ok(address) = self.things.address(address)
                 {
                     let known = |object| {
                         let handle = self.things.object(object).ok()?;
@@ -364,15 +365,22 @@ impl Player {
     }
 
     fn host_call(&mut self, at: usize, step: &Step) -> Result<i32, Skip> {
-        let [queue, function, _, Value::Number(flags)] = &step.arguments[..] else {
+        let [queue, call] = &step.arguments[..] else {
             return Err("it is incomplete");
         };
         let queue = std::ptr::with_exposed_provenance_mut(self.things.object(queue)? as usize);
-        let flags = u32::try_from(*flags).map_err(|_| "its flags are out of range")?;
+        if *call == Value::Null {
+            // SAFETY: a live queue of this driver, or NULL, which it has to refuse, as it has the call.
+            return Ok(unsafe { self.next.host_call(queue, std::ptr::null()) });
+        }
+        let [function, _, flags] = list(call)? else {
+            return Err("it is incomplete");
+        };
+        let flags = u32::try_from(number(flags)?).map_err(|_| "its flags are out of range")?;
         if *function == Value::Null {
-            let user = std::ptr::null_mut();
-            // SAFETY: a live queue of this driver, or NULL, which it has to refuse.
-            return Ok(unsafe { self.next.host_call(queue, None, user, flags) });
+            let call = params::host_call(None, std::ptr::null_mut(), flags);
+            // SAFETY: as above.
+            return Ok(unsafe { self.next.host_call(queue, &call) });
         }
         let outcome = step
             .ran
@@ -386,15 +394,23 @@ impl Player {
         self.calls.push((at, self.host.len()));
         self.host.push(HostMemory::Call(call));
         // SAFETY: as above, and the data is kept until the driver is closed.
-        Ok(unsafe { self.next.host_call(queue, Some(host_call), user, flags) })
+        Ok(unsafe {
+            let call = params::host_call(Some(host_call), user, flags);
+            self.next.host_call(queue, &call)
+        })
     }
 
     fn copy(&mut self, at: usize, step: &Step) -> Result<i32, Skip> {
-        let [queue, dst, src, Value::Number(size), Value::Number(kind)] = &step.arguments[..]
-        else {
+        let [queue, copy] = &step.arguments[..] else {
             return Err("it is incomplete");
         };
         let handle = self.things.object(queue)?;
+        let queue = std::ptr::with_exposed_provenance_mut(handle as usize);
+        if *copy == Value::Null {
+            // SAFETY: a live queue, or NULL; both are to be refused.
+            return Ok(unsafe { self.next.copy(queue, std::ptr::null()) });
+        }
+        let (dst, src, mut copy) = arguments::copy(copy)?;
         let mut end = |value: &Value, bytes: Option<&Vec<u8>>| match value {
             Value::Host(size) => {
                 let size = Some(*size)
@@ -415,16 +431,22 @@ impl Player {
             }
             value => self.things.address(value).map(|address| (address, None)),
         };
-        let (source, _) = end(src, step.source.first())?;
+        let (source, row_source) = end(src, step.source.first())?;
         if matches!(src, Value::Host(1..)) && step.source.is_empty() && step.code == Some(0) {
             self.uncertain = true;
         }
         let (destination, memory) = end(dst, None)?;
-        let queue = std::ptr::with_exposed_provenance_mut(handle as usize);
-        let kind = u32::try_from(*kind).map_err(|_| "its kind is out of range")?;
+        (copy.dst, copy.src) = (destination, source);
+        // Rows of host memory were recorded without what lies between them.
+        if row_source.is_some() {
+            copy.src_pitch = copy.size;
+        }
+        if memory.is_some() {
+            copy.dst_pitch = copy.size;
+        }
         // SAFETY: a live queue; device ends as they were recorded, and host ends that are kept until the
         // driver is closed.
-        let code = unsafe { self.next.copy(queue, destination, source, *size, kind) };
+        let code = unsafe { self.next.copy(queue, &copy) };
         self.results[at].uncertain = self.uncertain;
         if let (Some(memory), Code::OK) = (memory, Code(code)) {
             self.pending.push(Pending {
@@ -498,7 +520,7 @@ impl Player {
             _ => 0,
         };
         if step.entry == Entry::memory_alloc {
-            self.define_range(address, number(2), number(1) as u32);
+            self.define_range(address, made_size(step), number(1) as u32);
         }
     }
 
@@ -523,13 +545,16 @@ impl Player {
             let to = back.as_mut_ptr().expose_provenance() as u64;
             let next = &self.next;
             let check = |back: &[u8]| {
-                let _ = next.copy(queue, to, address, size, sys::OTR_COPY_DEVICE_TO_HOST);
+                let copy = params::copy(to, address, size, sys::OTR_COPY_DEVICE_TO_HOST);
+                let _ = next.copy(queue, &copy);
                 let _ = next.queue_synchronize(queue, &mut { NO_OUTCOME });
                 back.iter().all(|byte| *byte == 0)
             };
-            let _ = next.copy(queue, address, from, size, sys::OTR_COPY_HOST_TO_DEVICE);
+            let copy = params::copy(address, from, size, sys::OTR_COPY_HOST_TO_DEVICE);
+            let _ = next.copy(queue, &copy);
             if !check(&back) {
-                let _ = next.fill(queue, address, size, [0u8].as_ptr().cast(), 1);
+                let fill = params::fill(address, size, [0u8].as_ptr().cast(), 1);
+                let _ = next.fill(queue, &fill);
                 check(&back);
             }
             let _ = next.queue_destroy(queue);
@@ -615,6 +640,17 @@ impl Player {
             }
         }
         Run { results }
+    }
+}
+
+/// The bytes of what a call with parameters has made: memory, an object, or a range.
+fn made_size(step: &Step) -> u64 {
+    match step.arguments.get(2) {
+        Some(Value::List(params)) => match params.first() {
+            Some(Value::Number(size)) => *size,
+            _ => 0,
+        },
+        _ => 0,
     }
 }
 

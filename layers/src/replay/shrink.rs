@@ -97,14 +97,16 @@ fn needs(steps: &[Step]) -> Vec<Vec<usize>> {
                 needs[at].extend(maps.get(&id).into_iter().flatten());
             }
         }
-        match (step.entry, step.arguments.first(), step.arguments.get(1)) {
-            (Entry::virtual_map, _, Some(Value::Address(id, _))) => {
-                maps.entry(*id).or_default().push(at);
+        match (step.entry, &step.arguments[..]) {
+            (Entry::virtual_map, [_, Value::List(params)]) => {
+                if let Some(Value::Address(id, _)) = params.first() {
+                    maps.entry(*id).or_default().push(at);
+                }
             }
-            (Entry::graph_record_begin, Some(Value::Object(queue)), _) => {
+            (Entry::graph_record_begin, [Value::Object(queue), ..]) => {
                 begun.insert(*queue, at);
             }
-            (Entry::graph_record_end, Some(Value::Object(queue)), _) => {
+            (Entry::graph_record_end, [Value::Object(queue), ..]) => {
                 if let Some(begin) = begun.remove(queue) {
                     needs[at].push(begin);
                     needs[begin].push(at);

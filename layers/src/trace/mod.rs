@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outrigger_device::{Code, Driver, Error, Result, sys};
+use outrigger_device::{Code, Driver, Error, Result, params, sys};
 use outrigger_trace::Track;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -246,7 +246,8 @@ impl Work {
         };
         let pointer = Box::into_raw(Box::new(marker));
         // SAFETY: the marker is used up by its one call.
-        let code = unsafe { next.host_call(queue, Some(mark), pointer.cast(), flags) };
+        let code =
+            unsafe { next.host_call(queue, &params::host_call(Some(mark), pointer.cast(), flags)) };
         if code != Code::OK.0 {
             ARROW.set(0);
             // SAFETY: the driver did not take it (R4).
@@ -332,6 +333,17 @@ impl Work {
     }
 }
 
+/// The kind of a copy, and how many bytes it moves.
+///
+/// # Safety
+/// NULL, or readable.
+unsafe fn copied(copy: *const sys::otr_copy) -> (u32, u64) {
+    // SAFETY: this function's contract.
+    unsafe { copy.as_ref() }.map_or((0, 0), |copy| {
+        (copy.kind, copy.size.saturating_mul(copy.rows.max(1).into()))
+    })
+}
+
 impl Layer for Work {
     unsafe fn native_adopt(
         &self,
@@ -383,11 +395,10 @@ impl Layer for Work {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: u32,
+        copy: *const sys::otr_copy,
     ) -> i32 {
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
+        let (kind, size) = unsafe { copied(copy) };
         let name = match kind {
             sys::OTR_COPY_HOST_TO_DEVICE => "copy host to device",
             sys::OTR_COPY_DEVICE_TO_HOST => "copy device to host",
@@ -396,28 +407,20 @@ impl Layer for Work {
         };
         let marker = self.marker(queue, name.to_owned(), json!({"bytes": size}));
         // SAFETY: R26: both ranges stay valid until the copy has finished.
-        unsafe {
-            self.command(next, queue, marker, || {
-                next.copy(queue, dst, src, size, kind)
-            })
-        }
+        unsafe { self.command(next, queue, marker, || next.copy(queue, copy)) }
     }
 
     unsafe fn fill(
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        size: u64,
-        pattern: *const c_void,
-        pattern_size: u32,
+        fill: *const sys::otr_fill,
     ) -> i32 {
-        let marker = self.marker(queue, "fill".to_owned(), json!({"bytes": size}));
-        // SAFETY: R7: the host's own arguments, handed on.
+        // SAFETY: R7: the host's own arguments, handed on. R10: NULL, or a struct that is valid during the call.
         unsafe {
-            self.command(next, queue, marker, || {
-                next.fill(queue, dst, size, pattern, pattern_size)
-            })
+            let size = fill.as_ref().map_or(0, |fill| fill.size);
+            let marker = self.marker(queue, "fill".to_owned(), json!({"bytes": size}));
+            self.command(next, queue, marker, || next.fill(queue, fill))
         }
     }
 
@@ -425,19 +428,18 @@ impl Layer for Work {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst_device: u32,
-        dst: u64,
-        src_device: u32,
-        src: u64,
-        size: u64,
+        copy: *const sys::otr_copy,
     ) -> i32 {
-        let args = json!({"bytes": size, "from": src_device, "to": dst_device});
-        let marker = self.marker(queue, "copy between devices".to_owned(), args);
-        // SAFETY: R26: both ranges stay valid until the copy has finished.
+        // SAFETY: R26: both ranges stay valid until the copy has finished. R10: NULL, or a struct that is valid during the
+        // call.
         unsafe {
-            self.command(next, queue, marker, || {
-                next.peer_copy(queue, dst_device, dst, src_device, src, size)
-            })
+            let (_, size) = copied(copy);
+            let args = copy.as_ref().map_or(
+                json!({}),
+                |copy| json!({"bytes": size, "from": copy.src_device, "to": copy.dst_device}),
+            );
+            let marker = self.marker(queue, "copy between devices".to_owned(), args);
+            self.command(next, queue, marker, || next.peer_copy(queue, copy))
         }
     }
 
@@ -445,19 +447,19 @@ impl Layer for Work {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut c_void,
-        flags: u32,
+        host_call: *const sys::otr_host_call,
     ) -> i32 {
         let marker = self.marker(queue, "host call".to_owned(), json!({}));
         // SAFETY: R27: the function is called exactly once, by the marker or by the driver below.
         unsafe {
-            match (marker, function) {
-                (Some(mut marker), Some(function)) => {
-                    marker.host = Some((function, user, flags));
+            let call = host_call.as_ref();
+            let call = call.and_then(|call| Some((call.function?, call.user, call.flags)));
+            match (marker, call) {
+                (Some(mut marker), Some(call)) => {
+                    marker.host = Some(call);
                     self.submit(next, queue, marker)
                 }
-                _ => next.host_call(queue, function, user, flags),
+                _ => next.host_call(queue, host_call),
             }
         }
     }
@@ -558,12 +560,12 @@ impl Layer for Work {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        flags: u32,
+        params: *const sys::otr_event_params,
         event: *mut *mut sys::otr_drv_event,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
         unsafe {
-            let code = next.event_create(driver, device, flags, event);
+            let code = next.event_create(driver, device, params, event);
             if let (Code::OK, Some(handle)) = (Code(code), event.as_ref()) {
                 let mut state = self.state.lock();
                 state.numbers += 1;
@@ -628,14 +630,16 @@ impl Layer for Work {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
+        params: *const sys::otr_memory_params,
         address: *mut u64,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
         unsafe {
-            let code = next.memory_alloc(driver, device, size, address);
-            if let (Code::OK, Some(address)) = (Code(code), address.as_ref()) {
-                self.memory(*address, Some((size, device)));
+            let code = next.memory_alloc(driver, device, params, address);
+            if let (Code::OK, Some(address), Some(params)) =
+                (Code(code), address.as_ref(), params.as_ref())
+            {
+                self.memory(*address, Some((params.size, device)));
             }
             code
         }
@@ -655,14 +659,16 @@ impl Layer for Work {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
+        params: *const sys::otr_memory_params,
         physical: *mut *mut sys::otr_physical,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
         unsafe {
-            let code = next.virtual_create(driver, device, size, physical);
-            if let (Code::OK, Some(handle)) = (Code(code), physical.as_ref()) {
-                self.memory(handle.addr() as u64, Some((size, device)));
+            let code = next.virtual_create(driver, device, params, physical);
+            if let (Code::OK, Some(handle), Some(params)) =
+                (Code(code), physical.as_ref(), params.as_ref())
+            {
+                self.memory(handle.addr() as u64, Some((params.size, device)));
             }
             code
         }

@@ -126,8 +126,6 @@ pub(super) struct Books {
     pub(super) memory: BTreeMap<u64, Memory>,
     /// By where it begins.
     pub(super) mapped: BTreeMap<u64, Mapped>,
-    /// Memory of other processes has a size that nobody tells: what lies behind it is not judged.
-    pub(super) imported: bool,
     /// Recordings that go on, by number.
     pub(super) recordings: HashMap<u32, Recording>,
     pub(super) device_time: HashMap<u32, u64>,
@@ -162,9 +160,6 @@ impl Books {
 
     /// Whether all of a range is memory that work may use.
     pub(super) fn is_usable(&self, address: u64, size: u64) -> bool {
-        if self.imported {
-            return true;
-        }
         let Some(end) = address.checked_add(size) else {
             return false;
         };

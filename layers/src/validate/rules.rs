@@ -5,7 +5,7 @@
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
-use outrigger_device::{Code, Driver, NO_OUTCOME, Result, sys};
+use outrigger_device::{Code, Driver, NO_OUTCOME, Result, params, sys};
 use parking_lot::Mutex;
 
 use super::books::{Behind, Books, CallBook, Mapped, Memory, Queue, Used, Uses};
@@ -373,7 +373,7 @@ impl Rules {
         }
         let least = self.alignments.get(device as usize).copied().unwrap_or(1);
         let alignment = alignment.max(u64::from(least.max(1)));
-        if kind != PINNED && !address.is_multiple_of(alignment) {
+        if ![PINNED, IMPORTED].contains(&kind) && !address.is_multiple_of(alignment) {
             let text = format!("{kind} at {address:#x}, which is not aligned to {alignment} bytes");
             self.driver(if usable { "R14" } else { "R37" }, text);
         }
@@ -519,9 +519,7 @@ impl Rules {
         let mut twice = false;
         for object in objects {
             let known = books.others.get(&object.addr());
-            let Some((_, _, size)) = known.copied().filter(|(.., size)| *size > 0) else {
-                // Of another process, whose size nobody tells.
-                books.imported = true;
+            let Some((_, _, size)) = known.copied() else {
                 break;
             };
             let uses = Uses::new();
@@ -553,6 +551,14 @@ impl Rules {
         }
         let text = format!("{entry} of {size} bytes at {address:#x}, which is not in live memory");
         Err(self.refuse(Code::INVALID_ARGUMENT, "R13", text))
+    }
+
+    /// R7: parameters of a command that are NULL, with what the driver has answered.
+    fn null(&self, entry: &str, code: i32) -> i32 {
+        if code == Code::OK.0 {
+            self.driver("R7", format!("{entry} with NULL was not refused"));
+        }
+        code
     }
 
     /// R25: a size of 0 succeeds.
@@ -629,7 +635,37 @@ unsafe fn operands(
     (what, ranges)
 }
 
+/// The ends of a copy: where each begins, and its bytes, with what lies between its rows.
+struct Ends {
+    dst: (u64, u64),
+    src: (u64, u64),
+    apart: bool,
+}
+
+impl Ends {
+    fn of(copy: &sys::otr_copy) -> Self {
+        let before = u64::from(copy.rows.max(1) - 1);
+        let size = |pitch: u64| match copy.size {
+            0 => 0,
+            size => before.saturating_mul(pitch).saturating_add(size),
+        };
+        Self {
+            dst: (copy.dst, size(copy.dst_pitch)),
+            src: (copy.src, size(copy.src_pitch)),
+            apart: copy.rows > 1,
+        }
+    }
+
+    /// Whether they are seen to overlap. Rows of both may lie between those of the other.
+    fn overlap(&self) -> bool {
+        let ((dst, to), (src, from)) = (self.dst, self.src);
+        let there = dst != 0 && src != 0 && to > 0;
+        there && !self.apart && dst.abs_diff(src) < to.min(from)
+    }
+}
+
 const PINNED: &str = "pinned memory";
+const IMPORTED: &str = "imported memory";
 
 /// Host memory of an output, as it was before a call that may fail (R4).
 ///

@@ -3,7 +3,6 @@
 
 mod wrong;
 
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -460,7 +459,7 @@ fn destroying_what_another_thread_uses_is_named_and_refused() {
     let create = || {
         let mut event = std::ptr::null_mut();
         // SAFETY: the handle of the driver, and a place for the event.
-        let code = unsafe { api.event_create.unwrap()(handle, 0, 0, &mut event) };
+        let code = unsafe { api.event_create.unwrap()(handle, 0, std::ptr::null(), &mut event) };
         assert_eq!(code, 0);
         event
     };
@@ -500,12 +499,10 @@ impl Layer for CallsAtOnce {
         &self,
         _: &Next,
         _: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut c_void,
-        _: u32,
+        call: *const sys::otr_host_call,
     ) -> i32 {
-        // SAFETY: the host's function with its data, called once.
-        unsafe { function.unwrap()(user, 0) };
+        // SAFETY: the host's function with its data, called once; a struct that is valid during the call.
+        unsafe { (*call).function.unwrap()((*call).user, 0) };
         0
     }
 }

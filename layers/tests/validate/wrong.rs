@@ -4,7 +4,7 @@ use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, params, sys};
 use outrigger_layers::{Layer, Next, fail};
 
 /// The fault of a wrong driver.
@@ -98,12 +98,12 @@ impl Layer for WrongDriver {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
+        params: *const sys::otr_memory_params,
         address: *mut u64,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on; the output is writable.
         unsafe {
-            let code = next.memory_alloc(driver, device, size, address);
+            let code = next.memory_alloc(driver, device, params, address);
             match self.wrong {
                 Wrong::OutputOnFailure if code != 0 => *address = 77,
                 Wrong::Misaligned if code == 0 => *address += 8,
@@ -212,41 +212,37 @@ impl Layer for WrongDriver {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: u32,
+        copy: *const sys::otr_copy,
     ) -> i32 {
-        if self.is(Wrong::ZeroCopy) && size == 0 {
-            return fail(Code::INVALID_ARGUMENT, "nothing to copy");
+        // SAFETY: R26: both ranges stay valid until the copy has finished; the tests copy with parameters.
+        unsafe {
+            if self.is(Wrong::ZeroCopy) && (*copy).size == 0 {
+                return fail(Code::INVALID_ARGUMENT, "nothing to copy");
+            }
+            next.copy(queue, copy)
         }
-        // SAFETY: R26: both ranges stay valid until the copy has finished.
-        unsafe { next.copy(queue, dst, src, size, kind) }
     }
 
     unsafe fn fill(
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        size: u64,
-        pattern: *const c_void,
-        pattern_size: u32,
+        fill: *const sys::otr_fill,
     ) -> i32 {
-        if self.is(Wrong::OddFill) && pattern_size == 3 {
-            return 0;
+        // SAFETY: R7: the host's own arguments, handed on; the tests fill with parameters.
+        unsafe {
+            if self.is(Wrong::OddFill) && (*fill).pattern_size == 3 {
+                return 0;
+            }
+            next.fill(queue, fill)
         }
-        // SAFETY: R7: the host's own arguments, handed on.
-        unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
     }
 
     unsafe fn host_call(
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut c_void,
-        flags: u32,
+        host_call: *const sys::otr_host_call,
     ) -> i32 {
         let wrapper: sys::otr_host_fn = match self.wrong {
             Wrong::TwoCalls => Some(twice),
@@ -255,10 +251,13 @@ impl Layer for WrongDriver {
         };
         // SAFETY: R27: what is boxed is called once.
         unsafe {
+            let (function, user) = ((*host_call).function, (*host_call).user);
+            let flags = (*host_call).flags;
+            let below =
+                |function, user| next.host_call(queue, &params::host_call(function, user, flags));
             if let (Some(wrapper), Some(function)) = (wrapper, function) {
                 let call: Call = (function, user);
-                let call = Box::into_raw(Box::new(call)).cast();
-                return next.host_call(queue, Some(wrapper), call, flags);
+                return below(Some(wrapper), Box::into_raw(Box::new(call)).cast());
             }
             if self.is(Wrong::ReorderedCalls) {
                 let mut held = self.held.lock().unwrap();
@@ -266,11 +265,10 @@ impl Layer for WrongDriver {
                     *held = Some((function, user.expose_provenance()));
                     return 0;
                 };
-                next.host_call(queue, function, user, flags);
-                let data = std::ptr::with_exposed_provenance_mut(data);
-                return next.host_call(queue, first, data, flags);
+                below(function, user);
+                return below(first, std::ptr::with_exposed_provenance_mut(data));
             }
-            next.host_call(queue, function, user, flags)
+            below(function, user)
         }
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::ptr::null;
 use std::sync::Arc;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, params, sys};
 
 use crate::call::{Refusal, Result};
 use crate::recording::Recorder;
@@ -213,13 +213,13 @@ impl Command {
     /// A fill, checked as a driver checks it (R7).
     ///
     /// # Safety
-    /// `pattern` is NULL, or leads to `length` bytes.
-    pub(crate) unsafe fn fill(
-        to: u64,
-        size: u64,
-        pattern: *const c_void,
-        length: u32,
-    ) -> Result<Self> {
+    /// The pattern is NULL, or has as many bytes as it says.
+    pub(crate) unsafe fn fill(fill: Option<&sys::otr_fill>) -> Result<Self> {
+        let Some(fill) = fill else {
+            return refuse("the fill is NULL");
+        };
+        let (to, size) = (fill.dst, fill.size);
+        let (pattern, length) = (fill.pattern, fill.pattern_size);
         if ![1, 2, 4, 8, 16].contains(&length) {
             return refuse(format!(
                 "a pattern of {length} bytes: it has 1, 2, 4, 8 or 16"
@@ -251,12 +251,22 @@ impl Command {
     }
 
     /// A copy, checked as a driver checks it (R7).
-    pub(crate) fn copy(to: u64, from: u64, size: u64, kind: u32) -> Result<Self> {
+    pub(crate) fn copy(copy: Option<&sys::otr_copy>) -> Result<Self> {
+        let Some(copy) = copy else {
+            return refuse("the copy is NULL");
+        };
+        let (to, from, size, kind) = (copy.dst, copy.src, copy.size, copy.kind);
         if !(sys::OTR_COPY_HOST_TO_DEVICE..=sys::OTR_COPY_HOST_TO_HOST).contains(&kind) {
             return refuse(format!("{kind} is no kind of a copy"));
         }
         if size > 0 && (to == 0 || from == 0) {
             return refuse("an address of a copy is 0");
+        }
+        if copy.rows > 1 {
+            return Err(Refusal::new(
+                Code::UNSUPPORTED,
+                format!("a graph keeps no copy of {} rows", copy.rows),
+            ));
         }
         Ok(Self::Copy {
             to,
@@ -267,7 +277,16 @@ impl Command {
     }
 
     /// A host call, checked as a driver checks it (R7).
-    pub(crate) fn call(function: sys::otr_host_fn, user: *mut c_void, flags: u32) -> Result<Self> {
+    pub(crate) fn call(call: Option<&sys::otr_host_call>) -> Result<Self> {
+        let Some(&sys::otr_host_call {
+            function,
+            user,
+            flags,
+            ..
+        }) = call
+        else {
+            return refuse("the host call is NULL");
+        };
         if flags & !sys::OTR_HOST_CALL_CANNOT_FAIL != 0 {
             return refuse(format!("{flags:#x} has unknown flags of a host call"));
         }
@@ -296,18 +315,24 @@ impl Command {
                     size,
                     pattern,
                     length,
-                } => (calls.fill)(queue, *to, *size, pattern.as_ptr().cast(), *length),
+                } => {
+                    let fill = params::fill(*to, *size, pattern.as_ptr().cast(), *length);
+                    (calls.fill)(queue, &fill)
+                }
                 Self::Copy {
                     to,
                     from,
                     size,
                     kind,
-                } => (calls.copy)(queue, *to, *from, *size, *kind),
+                } => (calls.copy)(queue, &params::copy(*to, *from, *size, *kind)),
                 Self::Call {
                     function,
                     user,
                     flags,
-                } => (calls.host_call)(queue, Some(*function), *user, *flags),
+                } => {
+                    let call = params::host_call(Some(*function), *user, *flags);
+                    (calls.host_call)(queue, &call)
+                }
                 Self::Graph(_) => Code::INTERNAL.0,
             }
         }

@@ -78,10 +78,10 @@ entries! {
     event_query(event: Event, outcome: Outcome) = seen::event_query, true, outcome;
     event_synchronize(event: Event, outcome: Outcome) = seen::event_synchronize, true, outcome;
     event_time(event: Event, outcome: Outcome, nanoseconds: *mut u64) = seen::event_time, true, outcome;
-    copy(queue: Queue, to: u64, from: u64, size: u64, kind: u32) = seen::copy, true;
-    fill(queue: Queue, to: u64, size: u64, pattern: *const c_void, length: u32) = seen::fill, true;
-    host_call(queue: Queue, function: sys::otr_host_fn, user: *mut c_void, flags: u32) = seen::host_call, true;
-    peer_copy(queue: Queue, to_device: u32, to: u64, from_device: u32, from: u64, size: u64) = seen::peer_copy, true;
+    copy(queue: Queue, copy: *const sys::otr_copy) = seen::copy, true;
+    fill(queue: Queue, fill: *const sys::otr_fill) = seen::fill, true;
+    host_call(queue: Queue, call: *const sys::otr_host_call) = seen::host_call, true;
+    peer_copy(queue: Queue, copy: *const sys::otr_copy) = seen::peer_copy, true;
     launch(queue: Queue, kernel: Kernel, launch: *const sys::otr_launch) = seen::launch, true;
     queue_create(driver: Driver, device: u32, params: *const sys::otr_queue_params, place: *mut Queue)
         = seen::queue_create, false;
@@ -188,7 +188,7 @@ mod absent {
         Code::UNSUPPORTED.0
     }
 
-    pub(super) unsafe extern "C" fn copy(_: Queue, _: u32, _: u64, _: u32, _: u64, _: u64) -> i32 {
+    pub(super) unsafe extern "C" fn copy(_: Queue, _: *const sys::otr_copy) -> i32 {
         Code::UNSUPPORTED.0
     }
 

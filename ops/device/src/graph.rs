@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use outrigger_device::{Code, NO_OUTCOME, sys};
+use outrigger_device::{Code, NO_OUTCOME, params, sys};
 use parking_lot::Mutex;
 
 use crate::call::{Refusal, Result};
@@ -72,7 +72,7 @@ impl Event {
         let create = raw.api().event_create.ok_or(Failure::MISSING)?;
         let mut handle = null_mut();
         // SAFETY: the driver is open, and the place lives through the call.
-        done(unsafe { create(raw.handle(), device, 0, &mut handle) })?;
+        done(unsafe { create(raw.handle(), device, std::ptr::null(), &mut handle) })?;
         let library = Arc::clone(library);
         Ok(Self { handle, library })
     }
@@ -170,8 +170,9 @@ impl Place {
         let alloc = raw.api().memory_alloc.ok_or(Failure::MISSING)?;
         let last = Event::new(&graph.library, graph.device)?;
         let mut address = 0;
-        // SAFETY: the driver is open, and the place lives through the call.
-        done(unsafe { alloc(raw.handle(), graph.device, words as u64 * 8, &mut address) })?;
+        let params = params::memory(words as u64 * 8);
+        // SAFETY: the driver is open, and both structs live through the call.
+        done(unsafe { alloc(raw.handle(), graph.device, &params, &mut address) })?;
         Ok(Self {
             address,
             words,
@@ -215,7 +216,7 @@ impl Place {
             );
             let kind = sys::OTR_COPY_HOST_TO_DEVICE;
             // SAFETY: R26: the plan is kept in `copies` until the copy has finished.
-            done(unsafe { (recorder.calls.copy)(queue, to, from, size, kind) })?;
+            done(unsafe { (recorder.calls.copy)(queue, &params::copy(to, from, size, kind)) })?;
             let recorded = behind.record(recorder, queue);
             self.copies.push_back((behind, Arc::clone(plan)));
             recorded?;
@@ -291,8 +292,9 @@ impl Graph {
         if plan.steps.is_empty() {
             // The driver checks the queue (R7), and the order is kept (R25).
             let pattern = [0_u8];
+            let fill = params::fill(0, 0, pattern.as_ptr().cast(), 1);
             // SAFETY: nothing is filled.
-            return done(unsafe { (recorder.calls.fill)(queue, 0, 0, pattern.as_ptr().cast(), 1) });
+            return done(unsafe { (recorder.calls.fill)(queue, &fill) });
         }
         if plan.words.is_empty() {
             // SAFETY: this function's contract.

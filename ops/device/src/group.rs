@@ -609,7 +609,7 @@ fn is_foreign(library: &Library, queue: *mut sys::otr_queue) -> bool {
     };
     // SAFETY: the driver is open, and has a device 0. R7: the driver checks the queue. The event is this function's.
     unsafe {
-        if create(raw.handle(), 0, 0, &mut event) != Code::OK.0 {
+        if create(raw.handle(), 0, std::ptr::null(), &mut event) != Code::OK.0 {
             return false;
         }
         let answer = wait(queue, event);

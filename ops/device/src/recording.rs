@@ -401,7 +401,8 @@ mod tests {
     }
 
     fn keep(table: &mut Table, queue: usize) {
-        let command = Command::copy(64, 128, 8, 3).unwrap();
+        let copy = outrigger_device::params::copy(64, 128, 8, 3);
+        let command = Command::copy(Some(&copy)).unwrap();
         table.keep(queue, command).unwrap();
     }
 

@@ -202,20 +202,12 @@ unsafe fn keep_or(
 pub(crate) unsafe fn copy(
     recorder: &Recorder,
     queue: Queue,
-    to: u64,
-    from: u64,
-    size: u64,
-    kind: u32,
+    copy: *const sys::otr_copy,
 ) -> Result<i32> {
-    // SAFETY: this function's contract, here and in the closure.
+    // SAFETY: this function's contract, here and in the closures.
     unsafe {
-        let below = || (recorder.calls.copy)(queue, to, from, size, kind);
-        keep_or(
-            recorder,
-            queue,
-            || Command::copy(to, from, size, kind),
-            below,
-        )
+        let below = || (recorder.calls.copy)(queue, copy);
+        keep_or(recorder, queue, || Command::copy(copy.as_ref()), below)
     }
 }
 
@@ -224,20 +216,12 @@ pub(crate) unsafe fn copy(
 pub(crate) unsafe fn fill(
     recorder: &Recorder,
     queue: Queue,
-    to: u64,
-    size: u64,
-    pattern: *const c_void,
-    length: u32,
+    fill: *const sys::otr_fill,
 ) -> Result<i32> {
     // SAFETY: this function's contract, here and in the closures.
     unsafe {
-        let below = || (recorder.calls.fill)(queue, to, size, pattern, length);
-        keep_or(
-            recorder,
-            queue,
-            || Command::fill(to, size, pattern, length),
-            below,
-        )
+        let below = || (recorder.calls.fill)(queue, fill);
+        keep_or(recorder, queue, || Command::fill(fill.as_ref()), below)
     }
 }
 
@@ -246,19 +230,12 @@ pub(crate) unsafe fn fill(
 pub(crate) unsafe fn host_call(
     recorder: &Recorder,
     queue: Queue,
-    function: sys::otr_host_fn,
-    user: *mut c_void,
-    flags: u32,
+    call: *const sys::otr_host_call,
 ) -> Result<i32> {
-    // SAFETY: this function's contract, here and in the closure.
+    // SAFETY: this function's contract, here and in the closures.
     unsafe {
-        let below = || (recorder.calls.host_call)(queue, function, user, flags);
-        keep_or(
-            recorder,
-            queue,
-            || Command::call(function, user, flags),
-            below,
-        )
+        let below = || (recorder.calls.host_call)(queue, call);
+        keep_or(recorder, queue, || Command::call(call.as_ref()), below)
     }
 }
 
@@ -267,11 +244,7 @@ pub(crate) unsafe fn host_call(
 pub(crate) unsafe fn peer_copy(
     recorder: &Recorder,
     queue: Queue,
-    to_device: u32,
-    to: u64,
-    from_device: u32,
-    from: u64,
-    size: u64,
+    copy: *const sys::otr_copy,
 ) -> Result<i32> {
     let refused = || {
         Err(Refusal::new(
@@ -281,7 +254,7 @@ pub(crate) unsafe fn peer_copy(
     };
     // SAFETY: this function's contract, here and in the closure.
     unsafe {
-        let below = || (recorder.calls.peer_copy)(queue, to_device, to, from_device, from, size);
+        let below = || (recorder.calls.peer_copy)(queue, copy);
         keep_or(recorder, queue, refused, below)
     }
 }

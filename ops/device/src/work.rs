@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-use outrigger_device::{Code, CopyKind, sys};
+use outrigger_device::{Code, CopyKind, params, sys};
 use outrigger_ops::Scalar;
 use parking_lot::Mutex;
 
@@ -165,12 +165,12 @@ impl Launch<'_> {
                 drop(places);
                 self.submitted += 1;
                 let kind = CopyKind::DeviceToHost.raw();
-                let command = || Command::copy(place as u64, wrong, 8, kind);
-                match self.below.keep(self.queue, command) {
+                let params = params::copy(place as u64, wrong, 8, kind);
+                match self.below.keep(self.queue, || Command::copy(Some(&params))) {
                     Some(kept) => kept?,
                     // SAFETY: R26: the place lives as long as the operator, which is released after its last launch (R47);
                     // only the host call behind the copy reads it.
-                    None => match unsafe { copy(self.queue, place as u64, wrong, 8, kind) } {
+                    None => match unsafe { copy(self.queue, &params) } {
                         0 => {}
                         code => return Err(code),
                     },
@@ -178,12 +178,12 @@ impl Launch<'_> {
                 place.cast()
             }
         };
-        let command = || Command::call(Some(look), place, 0);
-        if let Some(kept) = self.below.keep(self.queue, command) {
+        let call = params::host_call(Some(look), place, 0);
+        if let Some(kept) = self.below.keep(self.queue, || Command::call(Some(&call))) {
             return kept;
         }
         // SAFETY: R27: the function calls no driver and does not unwind; what it reads is there until it was called (R47).
-        match unsafe { host_call(self.queue, Some(look), place, 0) } {
+        match unsafe { host_call(self.queue, &call) } {
             0 => Ok(()),
             code => Err(code),
         }
@@ -196,21 +196,14 @@ impl Launch<'_> {
         };
         let pattern = [0_u8; 1];
         self.submitted += 1;
+        let params = params::fill(address, bytes, pattern.as_ptr().cast(), 1);
         // SAFETY: the pattern has one byte.
-        let command = || unsafe { Command::fill(address, bytes, pattern.as_ptr().cast(), 1) };
+        let command = || unsafe { Command::fill(Some(&params)) };
         if let Some(kept) = self.below.keep(self.queue, command) {
             return kept;
         }
         // SAFETY: R28: a pattern of one byte; R46: the memory is of the call.
-        let code = unsafe {
-            fill(
-                self.queue,
-                address,
-                bytes,
-                pattern.as_ptr().cast::<c_void>(),
-                1,
-            )
-        };
+        let code = unsafe { fill(self.queue, &params) };
         if code == Code::OK.0 {
             Ok(())
         } else {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use outrigger_device::{Code, NO_OUTCOME, sys};
+use outrigger_device::{Code, NO_OUTCOME, params, sys};
 use outrigger_layers::Next;
 use parking_lot::Mutex;
 
@@ -27,18 +27,18 @@ pub(crate) fn key(queue: *mut sys::otr_queue) -> usize {
 pub(crate) unsafe fn around(
     next: &Next,
     queue: *mut sys::otr_queue,
-    (function, user, flags): (sys::otr_host_fn, *mut c_void, u32),
+    call: &sys::otr_host_call,
     body: impl Fn(&Original, i32) -> i32 + Send + Sync + 'static,
 ) -> i32 {
     // SAFETY: the closure is called by the body, once for each time that the driver calls it (R27).
-    let original = unsafe { callable(function, user) };
+    let original = unsafe { callable(call) };
     let Some(original) = original else {
         // SAFETY: R27: the function is called exactly once, with what was given for it.
-        return unsafe { next.host_call(queue, function, user, flags) };
+        return unsafe { next.host_call(queue, call) };
     };
     // SAFETY: R8: the host destroys no queue that a call uses.
     unsafe {
-        submit(next, queue, flags, move |upstream| {
+        submit(next, queue, call.flags, move |upstream| {
             body(&original, upstream)
         })
     }
@@ -48,9 +48,9 @@ pub(crate) unsafe fn around(
 ///
 /// # Safety
 /// That of `host_call`: whoever calls the closure does what R27 says.
-pub(crate) unsafe fn callable(function: sys::otr_host_fn, user: *mut c_void) -> Option<Original> {
-    let function = function?;
-    let user = Shared(user);
+pub(crate) unsafe fn callable(call: &sys::otr_host_call) -> Option<Original> {
+    let function = call.function?;
+    let user = Shared(call.user);
     Some(Arc::new(move |upstream| {
         let user = user;
         // SAFETY: whoever calls the closure does what R27 says.
@@ -73,7 +73,10 @@ pub(crate) unsafe fn submit(
 ) -> i32 {
     let body = Box::leak(Box::new(Body(Box::new(body))));
     // SAFETY: R8: the host destroys no queue that a call uses; the closure lives for ever.
-    unsafe { next.host_call(queue, Some(run), (&raw mut *body).cast(), flags) }
+    unsafe {
+        let call = params::host_call(Some(run), (&raw mut *body).cast(), flags);
+        next.host_call(queue, &call)
+    }
 }
 
 unsafe extern "C" fn run(body: *mut c_void, upstream: i32) -> i32 {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use outrigger_device::{Code, NO_OUTCOME, sys};
+use outrigger_device::{Code, NO_OUTCOME, params, sys};
 use parking_lot::Mutex;
 
 use crate::calls::change;
@@ -90,7 +90,7 @@ mutants! {
             }
             let apart = send.abs_diff(receive) >= size;
             if apart {
-                next.copy(queue, receive, send, size, sys::OTR_COPY_DEVICE_TO_DEVICE)
+                next.copy(queue, &params::copy(receive, send, size, sys::OTR_COPY_DEVICE_TO_DEVICE))
             } else {
                 code
             }
@@ -103,7 +103,7 @@ mutants! {
             let own = send.wrapping_sub(receive);
             let in_place = size > 0 && own.is_multiple_of(size) && own / size < 4;
             if in_place && own > 0 {
-                next.fill(queue, send, size, [0u8].as_ptr().cast(), 1);
+                next.fill(queue, &params::fill(send, size, [0u8].as_ptr().cast(), 1));
             }
             next.comm_all_gather(queue, comm, send, receive, size)
         }
@@ -127,7 +127,7 @@ mutants! {
             let code = next.comm_broadcast(queue, comm, address, size, root);
             if code == Code::OK.0 && size > 64 {
                 // The byte behind the result may be no memory, and then this fails.
-                next.fill(queue, address + size, 4, [0u8].as_ptr().cast(), 1);
+                next.fill(queue, &params::fill(address + size, 4, [0u8].as_ptr().cast(), 1));
             }
             code
         }

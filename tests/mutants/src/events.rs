@@ -92,8 +92,8 @@ mutants! {
 
     /// Waits that were made follow the event to where it is recorded next.
     wait_follows_the_event [R21] (Arc<Mutex<HashSet<usize>>>) {
-        event_create(self, next, driver, device, flags, event) {
-            let code = next.event_create(driver, device, flags, event);
+        event_create(self, next, driver, device, params, event) {
+            let code = next.event_create(driver, device, params, event);
             if code == Code::OK.0 {
                 self.state.lock().insert((*event).addr());
             }
@@ -210,9 +210,9 @@ mutants! {
 
     /// A queue that fails by an event has a code of its own instead of the event's.
     wait_changes_the_code [R24] (Numbers) {
-        host_call(self, next, queue, function, user, flags) {
+        host_call(self, next, queue, call) {
             let (own, at) = (self.state.clone(), key(queue));
-            around(next, queue, (function, user, flags), move |original, upstream| {
+            around(next, queue, call, move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 && upstream == 0 {
                     own.put(at, code.into());
@@ -260,8 +260,8 @@ mutants! {
 
     /// The time of an event is that of the question.
     event_time_of_now [R21] (Mutex<HashMap<usize, usize>>) {
-        event_create(self, next, driver, device, flags, event) {
-            let code = next.event_create(driver, device, flags, event);
+        event_create(self, next, driver, device, params, event) {
+            let code = next.event_create(driver, device, params, event);
             if code == Code::OK.0 {
                 self.state.lock().insert((*event).addr(), driver.expose_provenance());
             }

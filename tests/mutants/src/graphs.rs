@@ -151,17 +151,17 @@ mutants! {
             self.state.release(next, queue);
             next.event_record(event, queue)
         }
-        copy(self, next, queue, dst, src, size, kind) {
+        copy(self, next, queue, copy) {
             self.state.release(next, queue);
-            next.copy(queue, dst, src, size, kind)
+            next.copy(queue, copy)
         }
-        fill(self, next, queue, dst, size, pattern, pattern_size) {
+        fill(self, next, queue, fill) {
             self.state.release(next, queue);
-            next.fill(queue, dst, size, pattern, pattern_size)
+            next.fill(queue, fill)
         }
-        host_call(self, next, queue, function, user, flags) {
+        host_call(self, next, queue, call) {
             self.state.release(next, queue);
-            next.host_call(queue, function, user, flags)
+            next.host_call(queue, call)
         }
         kernel_launch(self, next, queue, kernel, launch) {
             self.state.release(next, queue);
@@ -182,11 +182,11 @@ mutants! {
             self.state.take(key(queue));
             next.graph_record_end(queue, graph)
         }
-        host_call(self, next, queue, function, user, flags) {
-            if let Some(original) = callable(function, user).filter(|_| self.state.has(key(queue))) {
+        host_call(self, next, queue, call) {
+            if let Some(original) = callable(call).filter(|_| self.state.has(key(queue))) {
                 original(Code::OK.0);
             }
-            next.host_call(queue, function, user, flags)
+            next.host_call(queue, call)
         }
     }
 

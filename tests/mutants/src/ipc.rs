@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use outrigger_device::Code;
+use outrigger_device::{Code, params};
+use outrigger_layers::Next;
 use parking_lot::Mutex;
 
 use crate::calls::change;
@@ -11,19 +12,60 @@ use crate::mutant::{mutants, types::*};
 /// The size of what a mutant allocates in place of an import.
 const STAND_IN: u64 = 64 << 10;
 
+/// Memory of the driver's own, as if it were imported.
+///
+/// # Safety
+/// The driver is open, and the place is writable.
+unsafe fn stand_in(
+    known: &Mutex<HashSet<u64>>,
+    next: &Next,
+    driver: Driver,
+    device: u32,
+    imported: Out<Imported>,
+) -> i32 {
+    let mut address = 0;
+    // SAFETY: this function's contract.
+    unsafe {
+        let code = next.memory_alloc(driver, device, &params::memory(STAND_IN), &mut address);
+        if code == Code::OK.0 {
+            known.lock().insert(address);
+            ((*imported).address, (*imported).size) = (address, STAND_IN);
+        }
+        code
+    }
+}
+
 mutants! {
-    /// A handle of memory that was freed is imported, as memory of no meaning.
-    import_of_freed_taken [R42] (Mutex<HashSet<u64>>) {
-        ipc_memory_import(self, next, driver, device, handle, base) {
-            let code = next.ipc_memory_import(driver, device, handle, base);
-            if code != Code::NOT_FOUND.0 || base.is_null() {
-                return code;
-            }
-            let code = next.memory_alloc(driver, device, STAND_IN, base);
+    /// An import says one byte less than was asked for.
+    import_size_is_wrong [R43] (()) {
+        ipc_memory_import(self, next, driver, device, handle, imported) {
+            let code = next.ipc_memory_import(driver, device, handle, imported);
             if code == Code::OK.0 {
-                self.state.lock().insert(*base);
+                (*imported).size -= 1;
             }
             code
+        }
+    }
+
+    /// An import of physical memory does not say how large it is.
+    imported_object_has_no_size [R43] (()) {
+        ipc_physical_import(self, next, driver, device, handle, imported, physical) {
+            let code = next.ipc_physical_import(driver, device, handle, imported, physical);
+            if code == Code::OK.0 {
+                (*imported).size = 0;
+            }
+            code
+        }
+    }
+
+    /// A handle of memory that was freed is imported, as memory of no meaning.
+    import_of_freed_taken [R42] (Mutex<HashSet<u64>>) {
+        ipc_memory_import(self, next, driver, device, handle, imported) {
+            let code = next.ipc_memory_import(driver, device, handle, imported);
+            if code != Code::NOT_FOUND.0 || imported.is_null() {
+                return code;
+            }
+            stand_in(&self.state, next, driver, device, imported)
         }
         ipc_memory_close(self, next, driver, base) {
             if self.state.lock().remove(&base) {
@@ -35,8 +77,8 @@ mutants! {
 
     /// Bytes that are no handle are answered as those of memory that is gone.
     import_has_the_wrong_code [R42] (()) {
-        ipc_memory_import(self, next, driver, device, handle, base) {
-            match next.ipc_memory_import(driver, device, handle, base) {
+        ipc_memory_import(self, next, driver, device, handle, imported) {
+            match next.ipc_memory_import(driver, device, handle, imported) {
                 code if code == Code::INVALID_HANDLE.0 => Code::NOT_FOUND.0,
                 code => code,
             }
@@ -45,17 +87,13 @@ mutants! {
 
     /// Imported memory is memory of its own, not the exporter's.
     import_reaches_other_bytes [R43] (Mutex<HashSet<u64>>) {
-        ipc_memory_import(self, next, driver, device, handle, base) {
-            let code = next.ipc_memory_import(driver, device, handle, base);
+        ipc_memory_import(self, next, driver, device, handle, imported) {
+            let code = next.ipc_memory_import(driver, device, handle, imported);
             if code != Code::OK.0 {
                 return code;
             }
-            next.ipc_memory_close(driver, *base);
-            let code = next.memory_alloc(driver, device, STAND_IN, base);
-            if code == Code::OK.0 {
-                self.state.lock().insert(*base);
-            }
-            code
+            next.ipc_memory_close(driver, (*imported).address);
+            stand_in(&self.state, next, driver, device, imported)
         }
         ipc_memory_close(self, next, driver, base) {
             if self.state.lock().remove(&base) {
@@ -83,7 +121,7 @@ mutants! {
                 return code;
             }
             next.event_destroy(*event);
-            next.event_create(driver, 0, 0, event)
+            next.event_create(driver, 0, std::ptr::null(), event)
         }
     }
 
@@ -91,7 +129,9 @@ mutants! {
     import_of_destroyed_event_taken [R42] (()) {
         ipc_event_import(self, next, driver, handle, event) {
             match next.ipc_event_import(driver, handle, event) {
-                code if code == Code::NOT_FOUND.0 => next.event_create(driver, 0, 0, event),
+                code if code == Code::NOT_FOUND.0 => {
+                    next.event_create(driver, 0, std::ptr::null(), event)
+                }
                 code => code,
             }
         }

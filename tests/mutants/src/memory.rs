@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outrigger_device::Code;
+use outrigger_device::{Code, params, sys};
 use outrigger_layers::fail;
 use parking_lot::Mutex;
 
@@ -24,10 +24,11 @@ struct Newest {
 mutants! {
     /// Allocations begin 8 bytes behind where they are aligned.
     alloc_misaligned [R14] (()) {
-        memory_alloc(self, next, driver, device, size, address) {
+        memory_alloc(self, next, driver, device, params, address) {
             // A size of 0 stays one, so that it is refused.
-            let more = if size == 0 { 0 } else { size.saturating_add(OFF) };
-            let code = next.memory_alloc(driver, device, more, address);
+            let more = if params.size == 0 { 0 } else { params.size.saturating_add(OFF) };
+            let more = sys::otr_memory_params { size: more, ..*params };
+            let code = next.memory_alloc(driver, device, &more, address);
             if code == Code::OK.0 {
                 *address += OFF;
             }
@@ -43,14 +44,14 @@ mutants! {
 
     /// An allocation of the same size as the one before is given the same address.
     alloc_overlaps [R13] (Mutex<Newest>) {
-        memory_alloc(self, next, driver, device, size, address) {
-            let mut newest = self.state.lock();
+        memory_alloc(self, next, driver, device, params, address) {
+            let (mut newest, size) = (self.state.lock(), params.size);
             if newest.times > 0 && newest.device == device && newest.size == size && !address.is_null() {
                 newest.times += 1;
                 *address = newest.address;
                 return Code::OK.0;
             }
-            let code = next.memory_alloc(driver, device, size, address);
+            let code = next.memory_alloc(driver, device, params, address);
             if code == Code::OK.0 {
                 *newest = Newest { device, size, address: *address, times: 1 };
             }
@@ -68,20 +69,51 @@ mutants! {
         }
     }
 
-    /// Two devices give out the same addresses.
-    devices_overlap [R13] (Mutex<HashMap<u64, u64>>) {
-        memory_alloc(self, next, driver, device, size, address) {
-            if device == 0 || address.is_null() {
-                return next.memory_alloc(driver, device, size, address);
+    /// A kind of memory that there is not is taken for the device's own.
+    memory_kind_unchecked [R14] (()) {
+        memory_alloc(self, next, driver, device, params, address) {
+            let kind = sys::OTR_MEMORY_DEVICE;
+            next.memory_alloc(driver, device, &sys::otr_memory_params { kind, ..*params }, address)
+        }
+    }
+
+    /// Flags of memory are not looked at.
+    memory_flags_unchecked [R7] (()) {
+        memory_alloc(self, next, driver, device, params, address) {
+            let flags = params.flags & sys::OTR_MEMORY_EXPORTABLE;
+            next.memory_alloc(driver, device, &sys::otr_memory_params { flags, ..*params }, address)
+        }
+    }
+
+    /// An alignment is taken, and not kept to.
+    alignment_ignored [R14] (()) {
+        memory_alloc(self, next, driver, device, params, address) {
+            let (alignment, size) = (0, params.size.saturating_add(1 << 16));
+            if params.alignment <= 1 << 16 || !params.alignment.is_power_of_two() {
+                return next.memory_alloc(driver, device, params, address);
             }
             let mut first = 0;
-            let code = next.memory_alloc(driver, 0, size, &mut first);
+            // Of two that lie side by side one is off.
+            next.memory_alloc(driver, device, &params::memory(1 << 16), &mut first);
+            let params = sys::otr_memory_params { alignment, size, ..*params };
+            next.memory_alloc(driver, device, &params, address)
+        }
+    }
+
+    /// Two devices give out the same addresses.
+    devices_overlap [R13] (Mutex<HashMap<u64, u64>>) {
+        memory_alloc(self, next, driver, device, params, address) {
+            if device == 0 || address.is_null() {
+                return next.memory_alloc(driver, device, params, address);
+            }
+            let mut first = 0;
+            let code = next.memory_alloc(driver, 0, params, &mut first);
             if code != Code::OK.0 {
-                return next.memory_alloc(driver, device, size, address);
+                return next.memory_alloc(driver, device, params, address);
             }
             next.memory_free(driver, first);
             let mut own = 0;
-            let code = next.memory_alloc(driver, device, size, &mut own);
+            let code = next.memory_alloc(driver, device, params, &mut own);
             if code == Code::OK.0 {
                 self.state.lock().insert(first, own);
                 *address = first;
@@ -96,8 +128,8 @@ mutants! {
 
     /// Freed memory stays taken.
     free_leaks [R12] (Mutex<HashSet<u64>>) {
-        memory_alloc(self, next, driver, device, size, address) {
-            let code = next.memory_alloc(driver, device, size, address);
+        memory_alloc(self, next, driver, device, params, address) {
+            let code = next.memory_alloc(driver, device, params, address);
             if code == Code::OK.0 {
                 self.state.lock().insert(*address);
             }
@@ -121,15 +153,16 @@ mutants! {
 
     /// An allocation of 0 bytes succeeds.
     alloc_of_nothing [R7] (()) {
-        memory_alloc(self, next, driver, device, size, address) {
-            next.memory_alloc(driver, device, size.max(1), address)
+        memory_alloc(self, next, driver, device, params, address) {
+            let size = params.size.max(1);
+            next.memory_alloc(driver, device, &sys::otr_memory_params { size, ..*params }, address)
         }
     }
 
     /// Device memory that runs out is reported as host memory.
     out_of_the_wrong_memory [R29] (()) {
-        memory_alloc(self, next, driver, device, size, address) {
-            match next.memory_alloc(driver, device, size, address) {
+        memory_alloc(self, next, driver, device, params, address) {
+            match next.memory_alloc(driver, device, params, address) {
                 code if code == Code::OUT_OF_MEMORY.0 => Code::OUT_OF_HOST_MEMORY.0,
                 code => code,
             }
@@ -138,11 +171,11 @@ mutants! {
 
     /// After the first time that memory ran out, nothing can be allocated any more.
     out_of_memory_for_good [R29] (AtomicBool) {
-        memory_alloc(self, next, driver, device, size, address) {
+        memory_alloc(self, next, driver, device, params, address) {
             if self.state.load(Ordering::Relaxed) {
                 return fail(Code::OUT_OF_MEMORY, "there is no memory left");
             }
-            let code = next.memory_alloc(driver, device, size, address);
+            let code = next.memory_alloc(driver, device, params, address);
             if code == Code::OUT_OF_MEMORY.0 {
                 self.state.store(true, Ordering::Relaxed);
             }
@@ -152,11 +185,11 @@ mutants! {
 
     /// A refused allocation takes memory all the same.
     failed_alloc_takes [R4 R29] (()) {
-        memory_alloc(self, next, driver, device, size, address) {
-            let code = next.memory_alloc(driver, device, size, address);
+        memory_alloc(self, next, driver, device, params, address) {
+            let code = next.memory_alloc(driver, device, params, address);
             if code == Code::OUT_OF_MEMORY.0 {
                 let mut lost = 0;
-                next.memory_alloc(driver, device, 4096, &mut lost);
+                next.memory_alloc(driver, device, &params::memory(4096), &mut lost);
             }
             code
         }

@@ -87,17 +87,17 @@ pub(crate) mod types {
     pub(crate) type Operator = *mut sys::otr_operator;
     pub(crate) type Out<T> = *mut T;
     pub(crate) type In<T> = *const T;
-    pub(crate) type Pointer = *mut c_void;
     pub(crate) type Bytes = *const c_void;
     pub(crate) type Text = *const c_char;
-    pub(crate) type Call = sys::otr_host_fn;
     pub(crate) type Properties = *mut sys::otr_device_properties;
     pub(crate) type QueueParams = *const sys::otr_queue_params;
+    pub(crate) type EventParams = *const sys::otr_event_params;
     pub(crate) type Launch = *const sys::otr_launch;
     pub(crate) type OperatorCall = *const sys::otr_operator_call;
     pub(crate) type Answer = sys::otr_operator_answer;
     pub(crate) type Names = *const *const std::ffi::c_char;
     pub(crate) type Handle = sys::otr_ipc_handle;
+    pub(crate) type Imported = sys::otr_imported;
     pub(crate) type Comm = *mut sys::otr_drv_comm;
     pub(crate) type CommParams = *const sys::otr_comm_params;
     pub(crate) type Exchange = *const sys::otr_exchange;
@@ -117,7 +117,7 @@ macro_rules! entry {
         $crate::mutant::method! { device_properties $args [Driver, u32, Properties] $body }
     };
     (memory_alloc $args:tt $body:block) => {
-        $crate::mutant::method! { memory_alloc $args [Driver, u32, u64, Out<u64>] $body }
+        $crate::mutant::given! { memory_alloc $args [Driver, u32, outrigger_device::sys::otr_memory_params, Out<u64>] $body }
     };
     (memory_free $args:tt $body:block) => {
         $crate::mutant::method! { memory_free $args [Driver, u64] $body }
@@ -150,7 +150,7 @@ macro_rules! entry {
         $crate::mutant::method! { queue_wait_event $args [Queue, Event] $body }
     };
     (event_create $args:tt $body:block) => {
-        $crate::mutant::method! { event_create $args [Driver, u32, u32, Out<Event>] $body }
+        $crate::mutant::method! { event_create $args [Driver, u32, EventParams, Out<Event>] $body }
     };
     (event_destroy $args:tt $body:block) => {
         $crate::mutant::method! { event_destroy $args [Event] $body }
@@ -171,16 +171,16 @@ macro_rules! entry {
         $crate::mutant::method! { device_time $args [Driver, u32, Out<u64>] $body }
     };
     (copy $args:tt $body:block) => {
-        $crate::mutant::method! { copy $args [Queue, u64, u64, u64, u32] $body }
+        $crate::mutant::given! { copy $args [Queue, outrigger_device::sys::otr_copy] $body }
     };
     (fill $args:tt $body:block) => {
-        $crate::mutant::method! { fill $args [Queue, u64, u64, Bytes, u32] $body }
+        $crate::mutant::given! { fill $args [Queue, outrigger_device::sys::otr_fill] $body }
     };
     (host_call $args:tt $body:block) => {
-        $crate::mutant::method! { host_call $args [Queue, Call, Pointer, u32] $body }
+        $crate::mutant::given! { host_call $args [Queue, outrigger_device::sys::otr_host_call] $body }
     };
     (peer_copy $args:tt $body:block) => {
-        $crate::mutant::method! { peer_copy $args [Queue, u32, u64, u32, u64, u64] $body }
+        $crate::mutant::given! { peer_copy $args [Queue, outrigger_device::sys::otr_copy] $body }
     };
     (kernel_launch $args:tt $body:block) => {
         $crate::mutant::method! { kernel_launch $args [Queue, Kernel, Launch] $body }
@@ -226,25 +226,30 @@ macro_rules! entry {
         $crate::mutant::method! { virtual_granularity $args [Driver, u32, Out<u64>] $body }
     };
     (virtual_reserve $args:tt $body:block) => {
-        $crate::mutant::method! { virtual_reserve $args [Driver, u32, u64, u64, Out<u64>] $body }
+        $crate::mutant::given! { virtual_reserve $args [Driver, u32, outrigger_device::sys::otr_reserve_params, Out<u64>] $body }
     };
     (virtual_release $args:tt $body:block) => {
         $crate::mutant::method! { virtual_release $args [Driver, u64, u64] $body }
     };
     (virtual_create $args:tt $body:block) => {
-        $crate::mutant::method! { virtual_create $args [Driver, u32, u64, Out<Physical>] $body }
+        $crate::mutant::given! { virtual_create $args [Driver, u32, outrigger_device::sys::otr_memory_params, Out<Physical>] $body }
     };
     (virtual_destroy $args:tt $body:block) => {
         $crate::mutant::method! { virtual_destroy $args [Driver, Physical] $body }
     };
     (virtual_map $args:tt $body:block) => {
-        $crate::mutant::method! { virtual_map $args [Driver, u64, In<Physical>, u32] $body }
+        $crate::mutant::given! { virtual_map $args [Driver, outrigger_device::sys::otr_map_params] $body }
     };
     (virtual_unmap $args:tt $body:block) => {
         $crate::mutant::method! { virtual_unmap $args [Driver, u64, u64] $body }
     };
     (ipc_memory_import $args:tt $body:block) => {
-        $crate::mutant::method! { ipc_memory_import $args [Driver, u32, In<Handle>, Out<u64>] $body }
+        $crate::mutant::method! { ipc_memory_import $args [Driver, u32, In<Handle>, Out<Imported>] $body }
+    };
+    (ipc_physical_import $args:tt $body:block) => {
+        $crate::mutant::method! {
+            ipc_physical_import $args [Driver, u32, In<Handle>, Out<Imported>, Out<Physical>] $body
+        }
     };
     (ipc_event_import $args:tt $body:block) => {
         $crate::mutant::method! { ipc_event_import $args [Driver, In<Handle>, Out<Event>] $body }
@@ -290,6 +295,41 @@ macro_rules! entry {
     };
 }
 pub(crate) use entry;
+
+/// The same for an entry with parameters, to which the body gets a reference. The driver below refuses NULL.
+macro_rules! given {
+    ($entry:ident ($self:ident, $next:ident, $queue:ident, $given:ident) [$first:ty, $of:ty] $body:block) => {
+        unsafe fn $entry(&$self, $next: &outrigger_layers::Next, $queue: $first, $given: *const $of) -> i32 {
+            // SAFETY: as of `method`; R10: the parameters are NULL, or valid during the call.
+            unsafe {
+                let Some($given) = $given.as_ref() else {
+                    return $next.$entry($queue, $given);
+                };
+                $body
+            }
+        }
+    };
+    ($entry:ident ($self:ident, $next:ident, $driver:ident, $device:ident, $given:ident, $out:ident)
+        [$first:ty, $second:ty, $of:ty, $last:ty] $body:block) => {
+        unsafe fn $entry(
+            &$self,
+            $next: &outrigger_layers::Next,
+            $driver: $first,
+            $device: $second,
+            $given: *const $of,
+            $out: $last,
+        ) -> i32 {
+            // SAFETY: as above.
+            unsafe {
+                let Some($given) = $given.as_ref() else {
+                    return $next.$entry($driver, $device, $given, $out);
+                };
+                $body
+            }
+        }
+    };
+}
+pub(crate) use given;
 
 /// Puts names and types together.
 macro_rules! method {

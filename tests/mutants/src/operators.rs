@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use outrigger_device::{Code, NO_OUTCOME, sys};
+use outrigger_device::{Code, NO_OUTCOME, params, sys};
 use parking_lot::Mutex;
 
 use crate::calls::key;
@@ -105,7 +105,7 @@ mutants! {
                 let output = *(*call).outputs;
                 let sizes = std::slice::from_raw_parts(output.sizes, output.rank as usize);
                 let end = output.address + 4 * sizes.iter().product::<i64>() as u64;
-                next.fill(queue, end, 1, [0u8].as_ptr().cast(), 1);
+                next.fill(queue, &params::fill(end, 1, [0u8].as_ptr().cast(), 1));
             }
             code
         }

@@ -32,7 +32,7 @@ impl Side {
             let code = next.queue_create(driver, device, params, queue);
             if code == Code::OK.0
                 && next.queue_create(driver, device, params, &mut side) == Code::OK.0
-                && next.event_create(driver, device, 0, &mut event) == Code::OK.0
+                && next.event_create(driver, device, std::ptr::null(), &mut event) == Code::OK.0
             {
                 self.0.lock().insert(
                     key(*queue),
@@ -166,9 +166,9 @@ mutants! {
 
     /// A query answers a failure while work is still to finish.
     query_fails_early [R20] (Numbers) {
-        host_call(self, next, queue, function, user, flags) {
+        host_call(self, next, queue, call) {
             let (failures, at) = (self.state.clone(), key(queue));
-            around(next, queue, (function, user, flags), move |original, upstream| {
+            around(next, queue, call, move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 && upstream == 0 {
                     failures.put(at, code.into());
@@ -241,9 +241,9 @@ mutants! {
 
     /// The last failure is reported, not the first.
     last_failure_wins [R20] (Numbers) {
-        host_call(self, next, queue, function, user, flags) {
+        host_call(self, next, queue, call) {
             let (last, at) = (self.state.clone(), key(queue));
-            around(next, queue, (function, user, flags), move |original, upstream| {
+            around(next, queue, call, move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 {
                     last.put(at, code.into());
@@ -263,9 +263,9 @@ mutants! {
 
     /// After a failure the queue goes on with its work.
     failed_queue_goes_on [R20] (Numbers) {
-        host_call(self, next, queue, function, user, flags) {
+        host_call(self, next, queue, call) {
             let (first, at) = (self.state.clone(), key(queue));
-            around(next, queue, (function, user, flags), move |original, upstream| {
+            around(next, queue, call, move |original, upstream| {
                 let before = first.get(at).map_or(upstream, |code| code as i32);
                 let code = original(before);
                 if code != 0 && before == 0 {
@@ -288,9 +288,9 @@ mutants! {
 
     /// A failed queue does not wait for events any more.
     failed_queue_does_not_wait [R20] (Numbers) {
-        host_call(self, next, queue, function, user, flags) {
+        host_call(self, next, queue, call) {
             let (failed, at) = (self.state.clone(), key(queue));
-            around(next, queue, (function, user, flags), move |original, upstream| {
+            around(next, queue, call, move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 {
                     failed.put(at, 1);
@@ -331,9 +331,9 @@ mutants! {
             }
             code
         }
-        host_call(self, next, queue, function, user, flags) {
+        host_call(self, next, queue, call) {
             let (live, at) = (self.state.clone(), key(queue));
-            around(next, queue, (function, user, flags), move |original, upstream| {
+            around(next, queue, call, move |original, upstream| {
                 if live.has(at) { original(upstream) } else { upstream }
             })
         }
@@ -345,11 +345,11 @@ mutants! {
 
     /// Work starts only when somebody waits, also where it was flushed.
     flush_does_nothing [R18] (Doors) {
-        host_call(self, next, queue, function, user, flags) {
-            if callable(function, user).is_some() {
+        host_call(self, next, queue, call) {
+            if callable(call).is_some() {
                 self.state.shut(next, queue);
             }
-            next.host_call(queue, function, user, flags)
+            next.host_call(queue, call)
         }
         queue_synchronize(self, next, queue, outcome) {
             self.state.open_all();
@@ -399,14 +399,14 @@ mutants! {
             next.queue_wait_event(self.state.of(queue), event)
         }
         event_record(self, next, event, queue) { next.event_record(event, self.state.of(queue)) }
-        copy(self, next, queue, dst, src, size, kind) {
-            next.copy(self.state.of(queue), dst, src, size, kind)
+        copy(self, next, queue, copy) {
+            next.copy(self.state.of(queue), copy)
         }
-        fill(self, next, queue, dst, size, pattern, pattern_size) {
-            next.fill(self.state.of(queue), dst, size, pattern, pattern_size)
+        fill(self, next, queue, fill) {
+            next.fill(self.state.of(queue), fill)
         }
-        host_call(self, next, queue, function, user, flags) {
-            next.host_call(self.state.of(queue), function, user, flags)
+        host_call(self, next, queue, call) {
+            next.host_call(self.state.of(queue), call)
         }
         kernel_launch(self, next, queue, kernel, launch) {
             next.kernel_launch(self.state.of(queue), kernel, launch)
@@ -415,8 +415,8 @@ mutants! {
 
     /// Every thousandth submission waits for the work before it.
     submission_waits [R17] (AtomicUsize) {
-        host_call(self, next, queue, function, user, flags) {
-            let code = next.host_call(queue, function, user, flags);
+        host_call(self, next, queue, call) {
+            let code = next.host_call(queue, call);
             if self.state.fetch_add(1, Ordering::Relaxed) % 1000 == 999 {
                 while is_busy(next, queue) {
                     std::thread::yield_now();

@@ -73,8 +73,8 @@ mutants! {
 
     /// A failed allocation writes an address.
     output_on_failure [R4] (()) {
-        memory_alloc(self, next, driver, device, size, address) {
-            let code = next.memory_alloc(driver, device, size, address);
+        memory_alloc(self, next, driver, device, params, address) {
+            let code = next.memory_alloc(driver, device, params, address);
             if code != Code::OK.0 && !address.is_null() {
                 *address = 0xdead_0000;
             }
@@ -118,27 +118,29 @@ mutants! {
 
     /// A NULL output is taken, and nothing is done.
     null_output_taken [R7] (()) {
-        event_create(self, next, driver, device, flags, event) {
+        event_create(self, next, driver, device, params, event) {
             if event.is_null() {
                 return Code::OK.0;
             }
-            next.event_create(driver, device, flags, event)
+            next.event_create(driver, device, params, event)
         }
     }
 
     /// Unknown flags of an event are taken.
     unknown_flag_taken [R7] (()) {
-        event_create(self, next, driver, device, flags, event) {
-            next.event_create(driver, device, flags & sys::OTR_EVENT_TIMING, event)
+        event_create(self, next, driver, device, params, event) {
+            let flags = params.as_ref().map_or(0, |params| params.flags);
+            let known = outrigger_device::params::event(flags & sys::OTR_EVENT_TIMING);
+            next.event_create(driver, device, &known, event)
         }
     }
 
     /// A failed allocation is told of on standard error.
     prints [R6] (()) {
-        memory_alloc(self, next, driver, device, size, address) {
-            let code = next.memory_alloc(driver, device, size, address);
+        memory_alloc(self, next, driver, device, params, address) {
+            let code = next.memory_alloc(driver, device, params, address);
             if code != Code::OK.0 {
-                let _ = writeln!(std::io::stderr(), "mutant: {size} bytes cannot be had");
+                let _ = writeln!(std::io::stderr(), "mutant: {} bytes cannot be had", params.size);
             }
             code
         }

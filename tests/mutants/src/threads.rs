@@ -26,19 +26,19 @@ mutants! {
             }
             code
         }
-        memory_alloc(self, next, driver, device, size, address) {
+        memory_alloc(self, next, driver, device, params, address) {
             let mut count = 0;
             next.device_count(driver, &mut count);
             // A device that there is not is refused as ever.
             let device = if device < count { CURRENT.get() } else { device };
-            next.memory_alloc(driver, device, size, address)
+            next.memory_alloc(driver, device, params, address)
         }
     }
 
     /// Memory is freed by the thread that took it only.
     free_by_its_own_thread [R9] (Mutex<HashMap<u64, ThreadId>>) {
-        memory_alloc(self, next, driver, device, size, address) {
-            let code = next.memory_alloc(driver, device, size, address);
+        memory_alloc(self, next, driver, device, params, address) {
+            let code = next.memory_alloc(driver, device, params, address);
             if code == Code::OK.0 {
                 self.state.lock().insert(*address, std::thread::current().id());
             }

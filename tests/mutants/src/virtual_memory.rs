@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, params, sys};
 use outrigger_layers::fail;
 use parking_lot::Mutex;
 
@@ -21,12 +21,12 @@ impl Mapped {
     /// Notes that objects were mapped one behind the other.
     ///
     /// # Safety
-    /// `objects` are `count` handles.
-    unsafe fn map(&mut self, address: u64, objects: In<Physical>, count: u32) {
-        let mut at = address;
-        for index in 0..count as usize {
-            // SAFETY: `objects` are `count` handles, and `index` is below `count`.
-            let object = unsafe { *objects.add(index) }.expose_provenance();
+    /// There are as many handles as are counted.
+    unsafe fn map(&mut self, params: &sys::otr_map_params) {
+        let mut at = params.address;
+        for index in 0..params.count as usize {
+            // SAFETY: as many handles as are counted, of which this is one.
+            let object = unsafe { *params.physical.add(index) }.expose_provenance();
             self.places.insert(at, object);
             at += self.objects.get(&object).map_or(0, |(_, size)| *size);
         }
@@ -59,14 +59,15 @@ mutants! {
 
     /// A range is not aligned as it was asked for.
     reserve_unaligned [R37] (Mutex<HashMap<u64, (u64, u64)>>) {
-        virtual_reserve(self, next, driver, device, size, alignment, address) {
-            let mut step = 0;
+        virtual_reserve(self, next, driver, device, params, address) {
+            let (mut step, size, alignment) = (0, params.size, params.alignment);
             if address.is_null() || next.virtual_granularity(driver, device, &mut step) != Code::OK.0
                 || alignment <= step || !alignment.is_power_of_two() || size == 0 || !size.is_multiple_of(step)
             {
-                return next.virtual_reserve(driver, device, size, alignment, address);
+                return next.virtual_reserve(driver, device, params, address);
             }
-            let code = next.virtual_reserve(driver, device, size + step, alignment, address);
+            let longer = sys::otr_reserve_params { size: size + step, ..*params };
+            let code = next.virtual_reserve(driver, device, &longer, address);
             if code == Code::OK.0 {
                 self.state.lock().insert(*address + step, (*address, size + step));
                 *address += step;
@@ -100,17 +101,17 @@ mutants! {
 
     /// Mapped memory is freed by memory_free, with success.
     free_of_mapped_taken [R37] (Mutex<Mapped>) {
-        virtual_create(self, next, driver, device, size, physical) {
-            let code = next.virtual_create(driver, device, size, physical);
+        virtual_create(self, next, driver, device, params, physical) {
+            let code = next.virtual_create(driver, device, params, physical);
             if code == Code::OK.0 {
-                self.state.lock().objects.insert((*physical).addr(), (device, size));
+                self.state.lock().objects.insert((*physical).addr(), (device, params.size));
             }
             code
         }
-        virtual_map(self, next, driver, address, physical, count) {
-            let code = next.virtual_map(driver, address, physical, count);
+        virtual_map(self, next, driver, params) {
+            let code = next.virtual_map(driver, params);
             if code == Code::OK.0 {
-                self.state.lock().map(address, physical, count);
+                self.state.lock().map(params);
             }
             code
         }
@@ -128,10 +129,10 @@ mutants! {
 
     /// Memory of objects that are gone stays taken.
     physical_leaks [R38] (()) {
-        virtual_create(self, next, driver, device, size, physical) {
-            let code = next.virtual_create(driver, device, size, physical);
+        virtual_create(self, next, driver, device, params, physical) {
+            let code = next.virtual_create(driver, device, params, physical);
             let mut lost = std::ptr::null_mut();
-            if code == Code::OK.0 && next.virtual_create(driver, device, size, &mut lost) != Code::OK.0 {
+            if code == Code::OK.0 && next.virtual_create(driver, device, params, &mut lost) != Code::OK.0 {
                 // No memory is left to lose.
                 return code;
             }
@@ -141,16 +142,16 @@ mutants! {
 
     /// An object takes no memory until it is mapped.
     create_takes_nothing [R38] (Mutex<u64>) {
-        virtual_create(self, next, driver, device, size, physical) {
-            let code = next.virtual_create(driver, device, size, physical);
+        virtual_create(self, next, driver, device, params, physical) {
+            let code = next.virtual_create(driver, device, params, physical);
             if code == Code::OK.0 {
-                *self.state.lock() += size;
+                *self.state.lock() += params.size;
             }
             code
         }
-        virtual_map(self, next, driver, address, physical, count) {
+        virtual_map(self, next, driver, params) {
             *self.state.lock() = 0;
-            next.virtual_map(driver, address, physical, count)
+            next.virtual_map(driver, params)
         }
         virtual_destroy(self, next, driver, physical) {
             *self.state.lock() = 0;
@@ -167,17 +168,17 @@ mutants! {
 
     /// Destroying an object that is mapped takes its contents away.
     destroy_empties_mapped [R38] (Mutex<Mapped>) {
-        virtual_create(self, next, driver, device, size, physical) {
-            let code = next.virtual_create(driver, device, size, physical);
+        virtual_create(self, next, driver, device, params, physical) {
+            let code = next.virtual_create(driver, device, params, physical);
             if code == Code::OK.0 {
-                self.state.lock().objects.insert((*physical).addr(), (device, size));
+                self.state.lock().objects.insert((*physical).addr(), (device, params.size));
             }
             code
         }
-        virtual_map(self, next, driver, address, physical, count) {
-            let code = next.virtual_map(driver, address, physical, count);
+        virtual_map(self, next, driver, params) {
+            let code = next.virtual_map(driver, params);
             if code == Code::OK.0 {
-                self.state.lock().map(address, physical, count);
+                self.state.lock().map(params);
             }
             code
         }
@@ -197,9 +198,9 @@ mutants! {
             let mut other = std::ptr::null_mut();
             for address in places {
                 if next.virtual_unmap(driver, address, size) == Code::OK.0
-                    && next.virtual_create(driver, device, size, &mut other) == Code::OK.0
+                    && next.virtual_create(driver, device, &params::memory(size), &mut other) == Code::OK.0
                 {
-                    next.virtual_map(driver, address, &other, 1);
+                    next.virtual_map(driver, &params::map(address, &other, 1));
                     next.virtual_destroy(driver, other);
                 }
             }
@@ -209,10 +210,10 @@ mutants! {
 
     /// A map that is refused leaves its first object mapped.
     map_leaves_half [R39] (()) {
-        virtual_map(self, next, driver, address, physical, count) {
-            let code = next.virtual_map(driver, address, physical, count);
-            if code != Code::OK.0 && count > 1 && !physical.is_null() {
-                next.virtual_map(driver, address, physical, 1);
+        virtual_map(self, next, driver, params) {
+            let code = next.virtual_map(driver, params);
+            if code != Code::OK.0 && params.count > 1 && !params.physical.is_null() {
+                next.virtual_map(driver, &sys::otr_map_params { count: 1, ..*params });
             }
             code
         }
@@ -220,31 +221,31 @@ mutants! {
 
     /// A second address of an object reaches other bytes.
     aliases_do_not_alias [R39] (Mutex<Mapped>) {
-        virtual_create(self, next, driver, device, size, physical) {
-            let code = next.virtual_create(driver, device, size, physical);
+        virtual_create(self, next, driver, device, params, physical) {
+            let code = next.virtual_create(driver, device, params, physical);
             if code == Code::OK.0 {
-                self.state.lock().objects.insert((*physical).addr(), (device, size));
+                self.state.lock().objects.insert((*physical).addr(), (device, params.size));
             }
             code
         }
-        virtual_map(self, next, driver, address, physical, count) {
+        virtual_map(self, next, driver, params) {
             let mut mapped = self.state.lock();
-            let twice = (count == 1 && !physical.is_null())
-                .then(|| (*physical).addr())
+            let twice = (params.count == 1 && !params.physical.is_null())
+                .then(|| (*params.physical).addr())
                 .filter(|object| mapped.places.values().any(|other| other == object))
                 .and_then(|object| mapped.objects.get(&object).copied());
             if let Some((device, size)) = twice {
                 let mut other = std::ptr::null_mut();
-                if next.virtual_create(driver, device, size, &mut other) == Code::OK.0 {
-                    let code = next.virtual_map(driver, address, &other, 1);
+                if next.virtual_create(driver, device, &params::memory(size), &mut other) == Code::OK.0 {
+                    let code = next.virtual_map(driver, &params::map(params.address, &other, 1));
                     // The mapping keeps the memory until it ends.
                     next.virtual_destroy(driver, other);
                     return code;
                 }
             }
-            let code = next.virtual_map(driver, address, physical, count);
+            let code = next.virtual_map(driver, params);
             if code == Code::OK.0 {
-                mapped.map(address, physical, count);
+                mapped.map(params);
             }
             code
         }
@@ -256,14 +257,14 @@ mutants! {
 
     /// Objects of one map are put in the other order.
     map_in_reverse [R39] (()) {
-        virtual_map(self, next, driver, address, physical, count) {
-            if physical.is_null() {
-                return next.virtual_map(driver, address, physical, count);
+        virtual_map(self, next, driver, params) {
+            if params.physical.is_null() {
+                return next.virtual_map(driver, params);
             }
             let mut objects: Vec<*mut sys::otr_physical> =
-                std::slice::from_raw_parts(physical, count as usize).to_vec();
+                std::slice::from_raw_parts(params.physical, params.count as usize).to_vec();
             objects.reverse();
-            next.virtual_map(driver, address, objects.as_ptr(), count)
+            next.virtual_map(driver, &sys::otr_map_params { physical: objects.as_ptr(), ..*params })
         }
     }
 
@@ -279,10 +280,10 @@ mutants! {
 
     /// Only what one map has mapped can be unmapped at once.
     unmap_of_several_refused [R40] (Mutex<HashMap<u64, u64>>) {
-        virtual_map(self, next, driver, address, physical, count) {
-            let code = next.virtual_map(driver, address, physical, count);
+        virtual_map(self, next, driver, params) {
+            let code = next.virtual_map(driver, params);
             if code == Code::OK.0 {
-                self.state.lock().insert(address, 0);
+                self.state.lock().insert(params.address, 0);
             }
             code
         }
@@ -300,17 +301,17 @@ mutants! {
 
     /// A fill ends where the mapped object does in which it begins.
     fill_ends_with_the_object [R41] (Mutex<Mapped>) {
-        virtual_create(self, next, driver, device, size, physical) {
-            let code = next.virtual_create(driver, device, size, physical);
+        virtual_create(self, next, driver, device, params, physical) {
+            let code = next.virtual_create(driver, device, params, physical);
             if code == Code::OK.0 {
-                self.state.lock().objects.insert((*physical).addr(), (device, size));
+                self.state.lock().objects.insert((*physical).addr(), (device, params.size));
             }
             code
         }
-        virtual_map(self, next, driver, address, physical, count) {
-            let code = next.virtual_map(driver, address, physical, count);
+        virtual_map(self, next, driver, params) {
+            let code = next.virtual_map(driver, params);
             if code == Code::OK.0 {
-                self.state.lock().map(address, physical, count);
+                self.state.lock().map(params);
             }
             code
         }
@@ -318,10 +319,10 @@ mutants! {
             self.state.lock().unmap(address, size);
             next.virtual_unmap(driver, address, size)
         }
-        fill(self, next, queue, dst, size, pattern, pattern_size) {
-            let left = self.state.lock().left(dst).unwrap_or(size);
-            let whole = left - left % u64::from(pattern_size.max(1));
-            next.fill(queue, dst, size.min(whole), pattern, pattern_size)
+        fill(self, next, queue, fill) {
+            let left = self.state.lock().left(fill.dst).unwrap_or(fill.size);
+            let whole = left - left % u64::from(fill.pattern_size.max(1));
+            next.fill(queue, &sys::otr_fill { size: fill.size.min(whole), ..*fill })
         }
     }
 }

@@ -47,19 +47,26 @@ impl Layer for Rules {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
+        params: *const sys::otr_memory_params,
         address: *mut u64,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on; the output was written on success.
         unsafe {
             let code = checked(self, "memory_alloc", address, || {
-                next.memory_alloc(driver, device, size, address)
+                next.memory_alloc(driver, device, params, address)
             });
-            match Code(code) {
-                Code::OK if size == 0 => {
+            match (Code(code), params.as_ref()) {
+                (Code::OK, None) => {
+                    let text = "memory_alloc without parameters was not refused".to_owned();
+                    self.driver("R7", text);
+                }
+                (Code::OK, Some(sys::otr_memory_params { size: 0, .. })) => {
                     self.driver("R7", "an allocation of 0 bytes was not refused".to_owned());
                 }
-                Code::OK => self.made_memory(("memory", true), device, size, 1, address),
+                (Code::OK, Some(params)) => {
+                    let (size, alignment) = (params.size, params.alignment);
+                    self.made_memory(("memory", true), device, size, alignment, address);
+                }
                 _ => {}
             }
             code
@@ -209,13 +216,13 @@ impl Layer for Rules {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        flags: u32,
+        params: *const sys::otr_event_params,
         event: *mut *mut sys::otr_drv_event,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe {
             checked(self, "event_create", event, || {
-                next.event_create(driver, device, flags, event)
+                next.event_create(driver, device, params, event)
             })
         };
         // SAFETY: written on success, if it is not NULL.
@@ -321,34 +328,40 @@ impl Layer for Rules {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: u32,
+        copy: *const sys::otr_copy,
     ) -> i32 {
+        // SAFETY: R26: both ranges stay valid until the copy has finished.
+        let below = || unsafe { next.copy(queue, copy) };
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
+        let Some(copy) = (unsafe { copy.as_ref() }) else {
+            return self.null("copy", below());
+        };
+        let (kind, ends) = (copy.kind, Ends::of(copy));
         let (to, from) = match kind {
             sys::OTR_COPY_HOST_TO_DEVICE => (true, false),
             sys::OTR_COPY_DEVICE_TO_HOST => (false, true),
             sys::OTR_COPY_DEVICE_TO_DEVICE => (true, true),
             _ => (false, false),
         };
-        let ends = [(to, dst), (from, src)];
-        for (_, address) in ends.iter().filter(|(device, _)| *device) {
-            if let Err(code) = self.in_memory("copy", *address, size) {
+        for (device, (address, size)) in [(to, ends.dst), (from, ends.src)] {
+            if device && let Err(code) = self.in_memory("copy", address, size) {
                 return code;
             }
         }
-        if size > 0 && dst != 0 && src != 0 && to == from && dst.abs_diff(src) < size {
-            let text = format!("a copy of {size} bytes from {src:#x} to {dst:#x}, which overlap");
+        if to == from && ends.overlap() {
+            let text = format!(
+                "a copy of {} bytes from {:#x} to {:#x}, which overlap",
+                copy.size, copy.src, copy.dst
+            );
             return self.refuse(Code::INVALID_ARGUMENT, "R26", text);
         }
-        let code = self.submit(queue.addr(), "copy", &[(dst, size), (src, size)], || {
-            // SAFETY: R26: both ranges stay valid until the copy has finished.
-            unsafe { next.copy(queue, dst, src, size, kind) }
-        });
+        let code = self.submit(queue.addr(), "copy", &[ends.dst, ends.src], below);
         let known = (1..=4).contains(&kind);
         if known {
-            self.zero("copy", size, code);
+            // Several rows a driver may refuse, empty ones too (R25).
+            if copy.rows <= 1 {
+                self.zero("copy", copy.size, code);
+            }
         } else if code == Code::OK.0 {
             self.driver(
                 "R7",
@@ -362,18 +375,20 @@ impl Layer for Rules {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst: u64,
-        size: u64,
-        pattern: *const c_void,
-        pattern_size: u32,
+        fill: *const sys::otr_fill,
     ) -> i32 {
+        // SAFETY: R7: the host's own arguments, handed on.
+        let below = || unsafe { next.fill(queue, fill) };
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
+        let Some(fill) = (unsafe { fill.as_ref() }) else {
+            return self.null("fill", below());
+        };
+        let (dst, size) = (fill.dst, fill.size);
+        let (pattern, pattern_size) = (fill.pattern, fill.pattern_size);
         if let Err(code) = self.in_memory("fill", dst, size) {
             return code;
         }
-        let code = self.submit(queue.addr(), "fill", &[(dst, size)], || {
-            // SAFETY: R7: the host's own arguments, handed on.
-            unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
-        });
+        let code = self.submit(queue.addr(), "fill", &[(dst, size)], below);
         let good = matches!(pattern_size, 1 | 2 | 4 | 8 | 16);
         if good && !pattern.is_null() {
             self.zero("fill", size, code);
@@ -390,14 +405,15 @@ impl Layer for Rules {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut c_void,
-        flags: u32,
+        host_call: *const sys::otr_host_call,
     ) -> i32 {
-        let Some(function) = function else {
-            // SAFETY: R27: the function is called exactly once, with what was given for it.
-            return unsafe { next.host_call(queue, None, user, flags) };
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
+        let call = unsafe { host_call.as_ref() };
+        let Some((call, function)) = call.and_then(|call| Some((call, call.function?))) else {
+            // SAFETY: R7: the host's own arguments, handed on.
+            return self.null("host_call", unsafe { next.host_call(queue, host_call) });
         };
+        let (user, flags) = (call.user, call.flags);
         let place = {
             let books = self.books.lock();
             let known = books.queues.get(&queue.addr());
@@ -410,7 +426,7 @@ impl Layer for Rules {
             let (function, user) = self.calls.make(call, place, self.driver, &self.sink);
             // SAFETY: R27: the function is called exactly once; its data is kept until the driver is
             // closed.
-            let code = unsafe { next.host_call(queue, function, user, flags) };
+            let code = unsafe { next.host_call(queue, &params::host_call(function, user, flags)) };
             if code != Code::OK.0 {
                 self.calls.refused(user);
             }
@@ -455,21 +471,18 @@ impl Layer for Rules {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        dst_device: u32,
-        dst: u64,
-        src_device: u32,
-        src: u64,
-        size: u64,
+        copy: *const sys::otr_copy,
     ) -> i32 {
-        self.submit(
-            queue.addr(),
-            "peer copy",
-            &[(dst, size), (src, size)],
-            || {
-                // SAFETY: R7: the host's own arguments, handed on.
-                unsafe { next.peer_copy(queue, dst_device, dst, src_device, src, size) }
-            },
-        )
+        // SAFETY: R7: the host's own arguments, handed on.
+        let below = || unsafe { next.peer_copy(queue, copy) };
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
+        match unsafe { copy.as_ref() } {
+            Some(copy) => {
+                let ends = Ends::of(copy);
+                self.submit(queue.addr(), "peer copy", &[ends.dst, ends.src], below)
+            }
+            None => self.null("peer copy", below()),
+        }
     }
 
     unsafe fn graph_launch(
@@ -585,16 +598,16 @@ impl Layer for Rules {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
-        alignment: u64,
+        params: *const sys::otr_reserve_params,
         address: *mut u64,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on; the output was written on success.
         unsafe {
             let code = checked(self, "reserve", address, || {
-                next.virtual_reserve(driver, device, size, alignment, address)
+                next.virtual_reserve(driver, device, params, address)
             });
-            if code == Code::OK.0 {
+            if let (Code::OK, Some(params)) = (Code(code), params.as_ref()) {
+                let (size, alignment) = (params.size, params.alignment);
                 self.made_memory(("reservation", false), device, size, alignment, address);
             }
             code
@@ -630,14 +643,15 @@ impl Layer for Rules {
         next: &Next,
         driver: *mut sys::otr_driver,
         device: u32,
-        size: u64,
+        params: *const sys::otr_memory_params,
         physical: *mut *mut sys::otr_physical,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.virtual_create(driver, device, size, physical) };
-        if code == Code::OK.0 {
+        let code = unsafe { next.virtual_create(driver, device, params, physical) };
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
+        if let (Code::OK, Some(params)) = (Code(code), unsafe { params.as_ref() }) {
             // SAFETY: written on success.
-            unsafe { self.made("physical memory", size, physical) };
+            unsafe { self.made("physical memory", params.size, physical) };
         }
         code
     }
@@ -658,20 +672,21 @@ impl Layer for Rules {
         &self,
         next: &Next,
         driver: *mut sys::otr_driver,
-        address: u64,
-        physical: *const *mut sys::otr_physical,
-        count: u32,
+        params: *const sys::otr_map_params,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.virtual_map(driver, address, physical, count) };
-        if code != Code::OK.0 || physical.is_null() {
-            return code;
+        let code = unsafe { next.virtual_map(driver, params) };
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
+        match unsafe { params.as_ref() } {
+            Some(params) if code == Code::OK.0 && !params.physical.is_null() => {
+                // SAFETY: as many handles as are counted.
+                self.mapped(params.address, unsafe {
+                    std::slice::from_raw_parts(params.physical, params.count as usize)
+                });
+                code
+            }
+            _ => code,
         }
-        // SAFETY: as many handles as are counted.
-        self.mapped(address, unsafe {
-            std::slice::from_raw_parts(physical, count as usize)
-        });
-        code
     }
 
     unsafe fn virtual_unmap(
@@ -733,11 +748,42 @@ impl Layer for Rules {
         driver: *mut sys::otr_driver,
         device: u32,
         handle: *const sys::otr_ipc_handle,
-        base: *mut u64,
+        imported: *mut sys::otr_imported,
     ) -> i32 {
-        self.books.lock().imported = true;
-        // SAFETY: R7: the host's own arguments, handed on.
-        unsafe { next.ipc_memory_import(driver, device, handle, base) }
+        // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
+        unsafe {
+            let code = next.ipc_memory_import(driver, device, handle, imported);
+            if let (Code::OK, Some(found)) = (Code(code), imported.as_ref()) {
+                self.made_memory((IMPORTED, true), device, found.size, 1, &found.address);
+            }
+            code
+        }
+    }
+
+    unsafe fn ipc_memory_close(&self, next: &Next, driver: *mut sys::otr_driver, base: u64) -> i32 {
+        // SAFETY: R12: the host closes memory only after its work; the call is handed on.
+        self.give_back(next, "memory_close", base, || unsafe {
+            next.ipc_memory_close(driver, base)
+        })
+    }
+
+    unsafe fn ipc_physical_import(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        handle: *const sys::otr_ipc_handle,
+        imported: *mut sys::otr_imported,
+        physical: *mut *mut sys::otr_physical,
+    ) -> i32 {
+        // SAFETY: R7: the host's own arguments, handed on; the outputs are written on success.
+        unsafe {
+            let code = next.ipc_physical_import(driver, device, handle, imported, physical);
+            if let (Code::OK, Some(found)) = (Code(code), imported.as_ref()) {
+                self.made("physical memory", found.size, physical);
+            }
+            code
+        }
     }
 
     unsafe fn module_load(

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use outrigger_device::{Code, CopyKind};
+use outrigger_device::{Code, CopyKind, params};
 
 use super::kit::{Bench, HostBytes, Log, copy, fill, note, pattern, read, write};
 use super::raw::{Raw, call};
@@ -95,6 +95,8 @@ sizes!(
     HostToHost,
     "A copy between two places of the host"
 );
+
+pub(super) mod rows;
 
 tests! { "core.copy":
     /// A copy of a kind that does not exist is refused, and nothing is submitted.
@@ -297,7 +299,12 @@ fn an_unknown_kind_is_refused(context: &Context) -> Verdict {
     let queue = raw.queue()?;
     let address = raw.driver().memory_alloc(0, 4096)?;
     for kind in [0, 5, 6, 77, 0x8000_0001, u32::MAX] {
-        let answer = call!(raw.api(), copy, queue, address, address + 64, 64, kind);
+        let answer = call!(
+            raw.api(),
+            copy,
+            queue,
+            &params::copy(address, address + 64, 64, kind)
+        );
         raw.refuses(
             answer,
             Code::INVALID_ARGUMENT,

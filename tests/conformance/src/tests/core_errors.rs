@@ -7,7 +7,7 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-use outrigger_device::{Code, NO_OUTCOME};
+use outrigger_device::{Code, NO_OUTCOME, params};
 
 use super::kernels::{count, counter, launch_labelled};
 use super::kit::{Bench, Log, block, fail, fill, note, threads};
@@ -52,7 +52,7 @@ fn failing_alloc(raw: &Raw, device: u32) -> Verdict {
         memory_alloc,
         raw.handle(),
         device,
-        64,
+        &params::memory(64),
         &mut address
     );
     answers!(

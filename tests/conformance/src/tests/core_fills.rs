@@ -1,6 +1,6 @@
 //! R7, R10, R25 and R28: fills with patterns of all sizes, and what is refused.
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, params, sys};
 
 use super::core_copies::same;
 use super::kit::{Bench, HostBytes, Log, block, fill, holds, note, pattern, read, write};
@@ -153,10 +153,7 @@ fn other_patterns_are_refused(context: &Context) -> Verdict {
             raw.api(),
             fill,
             queue,
-            address,
-            size,
-            bytes.as_ptr().cast(),
-            width
+            &params::fill(address, size, bytes.as_ptr().cast(), width)
         );
         raw.refuses(
             answer,
@@ -167,10 +164,7 @@ fn other_patterns_are_refused(context: &Context) -> Verdict {
             raw.api(),
             fill,
             queue,
-            address,
-            0,
-            bytes.as_ptr().cast(),
-            width
+            &params::fill(address, 0, bytes.as_ptr().cast(), width)
         );
         raw.refuses(
             answer,
@@ -189,10 +183,7 @@ fn an_empty_pattern_is_refused(context: &Context) -> Verdict {
             raw.api(),
             fill,
             queue,
-            address,
-            size,
-            [1u8].as_ptr().cast(),
-            0
+            &params::fill(address, size, [1u8].as_ptr().cast(), 0)
         );
         raw.refuses(
             answer,
@@ -223,10 +214,7 @@ fn a_broken_size_is_refused(context: &Context) -> Verdict {
             raw.api(),
             fill,
             queue,
-            address,
-            size,
-            [1u8; 16].as_ptr().cast(),
-            width
+            &params::fill(address, size, [1u8; 16].as_ptr().cast(), width)
         );
         raw.refuses(
             answer,
@@ -249,10 +237,7 @@ fn untouched(raw: &Raw, queue: *mut sys::otr_queue, address: u64) -> Verdict {
             raw.api(),
             fill,
             queue,
-            address,
-            4096,
-            [1u8].as_ptr().cast(),
-            1
+            &params::fill(address, 4096, [1u8].as_ptr().cast(), 1)
         ),
         "a right fill",
     )?;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use outrigger_device::{Code, CopyKind};
+use outrigger_device::{Code, CopyKind, params};
 
 use super::graph_recording::{begin, end, launch};
 use super::kit::{
@@ -534,12 +534,15 @@ fn a_refused_call_is_not_called(context: &Context) -> Verdict {
             raw.api(),
             host_call,
             std::ptr::null_mut(),
-            Some(never),
-            std::ptr::null_mut(),
-            0
+            &params::host_call(Some(never), std::ptr::null_mut(), 0)
         );
         raw.refuses(answer, Code::INVALID_HANDLE, "host_call on no queue")?;
-        let answer = call!(raw.api(), host_call, queue, None, std::ptr::null_mut(), 0);
+        let answer = call!(
+            raw.api(),
+            host_call,
+            queue,
+            &params::host_call(None, std::ptr::null_mut(), 0)
+        );
         raw.refuses(answer, Code::INVALID_ARGUMENT, "host_call of no function")?;
     }
     raw.synchronize(queue)?;

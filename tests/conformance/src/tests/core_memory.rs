@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use outrigger_device::{Code, CopyKind};
+use outrigger_device::{Code, CopyKind, params};
 
 use super::kit::{
     Bench, HostBytes, block, copy, fill, free, holds, part, pattern, read, threads, write,
@@ -283,7 +283,7 @@ fn too_much(context: &Context, size: impl Fn(u64) -> u64) -> Verdict {
             memory_alloc,
             raw.handle(),
             device,
-            size,
+            &params::memory(size),
             &mut address
         );
         raw.refuses(
@@ -298,7 +298,7 @@ fn too_much(context: &Context, size: impl Fn(u64) -> u64) -> Verdict {
             memory_alloc,
             raw.handle(),
             device,
-            4096,
+            &params::memory(4096),
             &mut address
         );
         raw.takes(answer, "memory_alloc of 4096 bytes afterwards")?;
@@ -312,7 +312,7 @@ fn too_much(context: &Context, size: impl Fn(u64) -> u64) -> Verdict {
         memory_alloc,
         raw.handle(),
         0,
-        u64::MAX,
+        &params::memory(u64::MAX),
         null_mut()
     );
     answers!(

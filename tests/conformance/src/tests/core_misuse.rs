@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-use outrigger_device::{Code, NO_OUTCOME, sys};
+use outrigger_device::{Code, NO_OUTCOME, params, sys};
 
 use super::raw::{Bare, Raw, call, open_params, queue_params};
 use crate::test::tests;
@@ -25,9 +25,9 @@ tests! { "core.null":
     /// `device_properties` without a struct is an invalid argument.
     device_properties_output: R7, run |c| argument(c, |raw| Ok(call!(raw.api(), device_properties, raw.handle(), 0, null_mut())));
     /// `memory_alloc` of NULL is an invalid handle, and writes no address.
-    memory_alloc_driver: R7 R4, run |c| handle(c, |raw| unwritten(|out| Ok(call!(raw.api(), memory_alloc, null_mut(), 0, 64, out))));
+    memory_alloc_driver: R7 R4, run |c| handle(c, |raw| unwritten(|out| Ok(call!(raw.api(), memory_alloc, null_mut(), 0, &params::memory(64), out))));
     /// `memory_alloc` without a place for the address is an invalid argument, and takes no memory.
-    memory_alloc_output: R7 R4, run |c| argument(c, |raw| Ok(call!(raw.api(), memory_alloc, raw.handle(), 0, 64, null_mut())));
+    memory_alloc_output: R7 R4, run |c| argument(c, |raw| Ok(call!(raw.api(), memory_alloc, raw.handle(), 0, &params::memory(64), null_mut())));
     /// `memory_free` of NULL is an invalid handle.
     memory_free_driver: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), memory_free, null_mut(), 64)));
     /// `queue_create` of NULL is an invalid handle, and writes no queue.
@@ -51,9 +51,9 @@ tests! { "core.null":
     /// `queue_wait_event` for a NULL event is an invalid handle.
     queue_wait_event_event: R7, run |c| handle(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), queue_wait_event, queue, null_mut()))));
     /// `event_create` of NULL is an invalid handle, and writes no event.
-    event_create_driver: R7 R4, run |c| handle(c, |raw| unwritten(|out| Ok(call!(raw.api(), event_create, null_mut(), 0, 0, out))));
+    event_create_driver: R7 R4, run |c| handle(c, |raw| unwritten(|out| Ok(call!(raw.api(), event_create, null_mut(), 0, std::ptr::null(), out))));
     /// `event_create` without a place for the event is an invalid argument.
-    event_create_output: R7, run |c| argument(c, |raw| Ok(call!(raw.api(), event_create, raw.handle(), 0, 0, null_mut())));
+    event_create_output: R7, run |c| argument(c, |raw| Ok(call!(raw.api(), event_create, raw.handle(), 0, std::ptr::null(), null_mut())));
     /// `event_destroy` of NULL is an invalid handle.
     event_destroy_event: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), event_destroy, null_mut())));
     /// `event_record` of a NULL event is an invalid handle.
@@ -72,16 +72,16 @@ tests! { "core.null":
     copy_queue: R7, run |c| handle(c, |raw| {
         let bytes = [0u8; 32];
         let at = bytes.as_ptr() as u64;
-        Ok(call!(raw.api(), copy, null_mut(), at, at + 16, 16, sys::OTR_COPY_HOST_TO_HOST))
+        Ok(call!(raw.api(), copy, null_mut(), &params::copy(at, at + 16, 16, sys::OTR_COPY_HOST_TO_HOST)))
     });
     /// `fill` on a NULL queue is an invalid handle.
-    fill_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), fill, null_mut(), 64, 16, [0u8; 4].as_ptr().cast(), 4)));
+    fill_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), fill, null_mut(), &params::fill(64, 16, [0u8; 4].as_ptr().cast(), 4))));
     /// `host_call` on a NULL queue is an invalid handle, and calls nothing.
-    host_call_queue: R7 R27, run |c| handle(c, |raw| Ok(call!(raw.api(), host_call, null_mut(), Some(never), null_mut(), 0)));
+    host_call_queue: R7 R27, run |c| handle(c, |raw| Ok(call!(raw.api(), host_call, null_mut(), &params::host_call(Some(never), null_mut(), 0))));
     /// `host_call` of no function is an invalid argument, and the queue stays idle.
-    host_call_function: R7, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), host_call, queue, None, null_mut(), 0))));
+    host_call_function: R7, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), host_call, queue, &params::host_call(None, null_mut(), 0)))));
     /// `host_call` with a flag that nobody knows is an invalid argument, and calls nothing.
-    host_call_flags: R7 R27, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), host_call, queue, Some(never), null_mut(), 0x8000_0000))));
+    host_call_flags: R7 R27, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), host_call, queue, &params::host_call(Some(never), null_mut(), 0x8000_0000)))));
     /// `fill` with a pattern at NULL is an invalid argument, and the queue stays idle.
     fill_pattern: R7, run fill_pattern;
 }
@@ -167,7 +167,12 @@ fn fill_pattern(context: &Context) -> Verdict {
     argument(context, |raw| {
         let address = raw.driver().memory_alloc(0, 64)?;
         let answer = with_objects(raw, |queue, _| {
-            Ok(call!(raw.api(), fill, queue, address, 64, null(), 4))
+            Ok(call!(
+                raw.api(),
+                fill,
+                queue,
+                &params::fill(address, 64, null(), 4)
+            ))
         })?;
         // The text is of the failed call as long as nothing else fails.
         // SAFETY: nothing was submitted.
@@ -191,11 +196,11 @@ pub(super) mod range {
             Ok(answer)
         });
         /// `memory_alloc` on a device behind the last is an invalid device, and writes no address.
-        memory_alloc_device: R7 R4, run |c| devices(c, |raw, device| unwritten(|out| Ok(call!(raw.api(), memory_alloc, raw.handle(), device, 64, out))));
+        memory_alloc_device: R7 R4, run |c| devices(c, |raw, device| unwritten(|out| Ok(call!(raw.api(), memory_alloc, raw.handle(), device, &params::memory(64), out))));
         /// `queue_create` on a device behind the last is an invalid device, and writes no queue.
         queue_create_device: R7 R4, run |c| devices(c, |raw, device| unwritten(|out| Ok(call!(raw.api(), queue_create, raw.handle(), device, null(), out))));
         /// `event_create` on a device behind the last is an invalid device, and writes no event.
-        event_create_device: R7 R4, run |c| devices(c, |raw, device| unwritten(|out| Ok(call!(raw.api(), event_create, raw.handle(), device, 0, out))));
+        event_create_device: R7 R4, run |c| devices(c, |raw, device| unwritten(|out| Ok(call!(raw.api(), event_create, raw.handle(), device, std::ptr::null(), out))));
         /// `queue_create` refuses flags that are not known.
         queue_create_flags: R7 R4, run |c| argument(c, |raw| {
             for flags in [1, 2, 0x8000_0000u32] {
@@ -208,15 +213,15 @@ pub(super) mod range {
         /// `event_create` refuses flags that are not known.
         event_create_flags: R7 R4, run |c| argument(c, |raw| {
             for flags in [2, 4, 0x4000_0000, 0x8000_0000u32] {
-                let answer = unwritten(|out| Ok(call!(raw.api(), event_create, raw.handle(), 0, flags, out)))?;
+                let answer = unwritten(|out| Ok(call!(raw.api(), event_create, raw.handle(), 0, &params::event(flags), out)))?;
                 raw.refuses(answer, Code::INVALID_ARGUMENT, &format!("event flags {flags:#x}"))?;
             }
             Ok(Code::INVALID_ARGUMENT.0)
         });
         /// `event_create` with a known and an unknown flag is refused too.
-        event_create_mixed_flags: R7 R4, run |c| argument(c, |raw| unwritten(|out| Ok(call!(raw.api(), event_create, raw.handle(), 0, sys::OTR_EVENT_TIMING | 2, out))));
+        event_create_mixed_flags: R7 R4, run |c| argument(c, |raw| unwritten(|out| Ok(call!(raw.api(), event_create, raw.handle(), 0, &params::event(sys::OTR_EVENT_TIMING | 2), out))));
         /// `memory_alloc` of 0 bytes is an invalid argument, and writes no address.
-        memory_alloc_of_nothing: R7 R4, run |c| argument(c, |raw| unwritten(|out| Ok(call!(raw.api(), memory_alloc, raw.handle(), 0, 0, out))));
+        memory_alloc_of_nothing: R7 R4, run |c| argument(c, |raw| unwritten(|out| Ok(call!(raw.api(), memory_alloc, raw.handle(), 0, &params::memory(0), out))));
         /// An event of another open driver cannot be recorded: its handle is foreign.
         event_record_foreign_event: R7, run |c| foreign(c, |raw, _, event, queue, _| Ok(call!(raw.api(), event_record, event, queue)));
         /// A queue of another open driver cannot record an event.
@@ -260,7 +265,14 @@ pub(super) mod range {
         let (queue, event) = (raw.queue()?, raw.event()?);
         let theirs = other.queue()?;
         let mut point = null_mut();
-        let made = call!(raw.api(), event_create, other.handle, 0, 0, &mut point);
+        let made = call!(
+            raw.api(),
+            event_create,
+            other.handle,
+            0,
+            std::ptr::null(),
+            &mut point
+        );
         raw.takes(made, "event_create")?;
         let answer = call(&raw, theirs, point, queue, event)?;
         raw.refuses(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outrigger_device::{Code, CopyKind, sys};
+use outrigger_device::{Code, CopyKind, params, sys};
 
 use super::kit::{Bench, HostBytes, block, delay, fill, holds, threads};
 use super::raw::{Bare, Newer, Raw, call, open_params, options, unknown_extension};
@@ -276,7 +276,7 @@ fn again_and_again(context: &Context) -> Verdict {
             memory_alloc,
             bare.handle,
             0,
-            1 << 16,
+            &params::memory(1 << 16),
             &mut address
         );
         raw.takes(made, "memory_alloc")?;
@@ -284,10 +284,7 @@ fn again_and_again(context: &Context) -> Verdict {
             raw.api(),
             fill,
             queue,
-            address,
-            1 << 16,
-            [1u8].as_ptr().cast(),
-            1
+            &params::fill(address, 1 << 16, [1u8].as_ptr().cast(), 1)
         );
         raw.takes(filled, "fill")?;
         raw.synchronize(queue)?;

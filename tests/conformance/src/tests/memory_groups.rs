@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use outrigger_device::{Code, CopyKind, Pinned};
+use outrigger_device::{Code, CopyKind, Pinned, params};
 
 use super::kit::{
     Bench, HostBytes, Log, block, copy, fail, fails_once, fill, free, holds, note, pattern, read,
@@ -587,22 +587,42 @@ pub(super) mod peer {
         let queue = raw.queue()?;
         let address = raw.driver().memory_alloc(0, 4096)?;
         raw.refuses(
-            call!(group, copy, null_mut(), 0, address, 0, address + 64, 64),
+            call!(
+                group,
+                copy,
+                null_mut(),
+                &params::peer_copy((0, address), (0, address + 64), 64)
+            ),
             Code::INVALID_HANDLE,
             "copy on NULL",
         )?;
         raw.refuses(
-            call!(group, copy, queue, count, address, 0, address + 64, 64),
+            call!(
+                group,
+                copy,
+                queue,
+                &params::peer_copy((count, address), (0, address + 64), 64)
+            ),
             Code::INVALID_DEVICE,
             "copy to no device",
         )?;
         raw.refuses(
-            call!(group, copy, queue, 0, address, count, address + 64, 64),
+            call!(
+                group,
+                copy,
+                queue,
+                &params::peer_copy((0, address), (count, address + 64), 64)
+            ),
             Code::INVALID_DEVICE,
             "copy from no device",
         )?;
         raw.refuses(
-            call!(group, copy, queue, 0, 0, 0, address, 64),
+            call!(
+                group,
+                copy,
+                queue,
+                &params::peer_copy((0, 0), (0, address), 64)
+            ),
             Code::INVALID_ARGUMENT,
             "copy to address 0",
         )?;

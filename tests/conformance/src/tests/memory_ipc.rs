@@ -155,11 +155,19 @@ fn memory(bench: &Bench, words: &[&str]) -> Verdict<String> {
 /// Imports an allocation twice, and uses it as [`exchange`] says.
 fn use_memory(bench: &Bench, handle: &IpcHandle, size: u64) -> Verdict<String> {
     let (ipc, before) = (ipc(bench.driver())?, bench.memory_info(0)?);
-    let address = match ipc.memory_import(0, handle) {
-        Ok(address) => address,
+    let (address, whole) = match ipc.memory_import(0, handle) {
+        Ok(found) => (found.address, found.size),
         Err(error) => return Ok(refusal(error.code())),
     };
-    let another = ipc.memory_import(0, handle)?;
+    check!(
+        whole >= size,
+        "R43: an import of {whole} bytes, of which {size} were asked for"
+    );
+    // What it says is there: the last byte can be read.
+    read(&bench.queue()?, address + whole - 1, 1)?;
+    let again = ipc.memory_import(0, handle)?;
+    equal!(again.size, whole, "R43: the bytes of another import");
+    let another = again.address;
     check!(address != another, "each import has an address of its own");
     equal!(
         bench.memory_info(0)?,
@@ -187,10 +195,11 @@ fn use_memory(bench: &Bench, handle: &IpcHandle, size: u64) -> Verdict<String> {
 /// Imports physical memory, maps it twice, and uses it as [`exchange`] says.
 fn use_physical(bench: &Bench, handle: &IpcHandle, size: u64) -> Verdict<String> {
     let (memory, before) = (virtual_memory(bench.driver())?, bench.memory_info(0)?);
-    let object = match ipc(bench.driver())?.physical_import(0, handle) {
-        Ok(object) => object,
+    let (object, whole) = match ipc(bench.driver())?.physical_import(0, handle) {
+        Ok(found) => found,
         Err(error) => return Ok(refusal(error.code())),
     };
+    equal!(whole, size, "R43: the bytes of an imported object");
     let range = memory.reserve(0, 2 * size, 0)?;
     // SAFETY: a live object; the work has finished before it is unmapped.
     unsafe {
@@ -411,7 +420,7 @@ fn an_import_is_closed(context: &Context) -> Verdict {
     }
     let (ipc, handle, before) = (ipc(bench.driver())?, parse(&answer)?, bench.memory_info(0)?);
     for _ in 0..20 {
-        let address = ipc.memory_import(0, &handle)?;
+        let address = ipc.memory_import(0, &handle)?.address;
         equal!(bench.memory_info(0)?, before, "free memory with an import");
         // SAFETY: refused, since it is no allocation.
         let freed = unsafe { bench.memory_free(address) };
@@ -447,7 +456,7 @@ fn an_exporter_may_end(context: &Context) -> Verdict {
         return other.end();
     }
     let handle = parse(&answer)?;
-    let address = ipc(bench.driver())?.memory_import(0, &handle)?;
+    let address = ipc(bench.driver())?.memory_import(0, &handle)?.address;
     equal!(
         read(&queue, address + SIZE - 64, 64)?,
         [7; 64],

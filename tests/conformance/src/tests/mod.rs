@@ -11,6 +11,7 @@ mod core_lifetimes;
 mod core_memory;
 mod core_misuse;
 mod core_open;
+mod core_params;
 mod core_table;
 mod graph_launch;
 mod graph_recording;
@@ -45,12 +46,14 @@ pub(crate) const MODULES: &[&[Test]] = &[
     core_open::close::TESTS,
     core_devices::TESTS,
     core_memory::TESTS,
+    core_params::TESTS,
     core_memory::visible::TESTS,
     core_copies::TESTS,
     core_copies::h2d::TESTS,
     core_copies::d2h::TESTS,
     core_copies::d2d::TESTS,
     core_copies::h2h::TESTS,
+    core_copies::rows::TESTS,
     core_fills::TESTS,
     core_fills::of_1::TESTS,
     core_fills::of_2::TESTS,

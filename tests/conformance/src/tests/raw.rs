@@ -139,7 +139,14 @@ impl Raw {
     #[track_caller]
     pub(super) fn event(&self) -> Verdict<*mut sys::otr_drv_event> {
         let mut event = null_mut();
-        let answer = call!(self.api(), event_create, self.handle(), 0, 0, &mut event);
+        let answer = call!(
+            self.api(),
+            event_create,
+            self.handle(),
+            0,
+            std::ptr::null(),
+            &mut event
+        );
         self.takes(answer, "event_create without flags")?;
         check!(!event.is_null(), "event_create gave an event");
         Ok(event)

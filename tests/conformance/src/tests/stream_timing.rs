@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use outrigger_device::{Code, NO_OUTCOME, sys};
+use outrigger_device::{Code, NO_OUTCOME, params, sys};
 
 use super::kit::{Bench, Log, block, delay, note, until};
 use super::raw::{Raw, call};
@@ -139,7 +139,7 @@ fn a_time_is_not_ready_before(context: &Context) -> Verdict {
             event_create,
             raw.handle(),
             0,
-            sys::OTR_EVENT_TIMING,
+            &params::event(sys::OTR_EVENT_TIMING),
             &mut event
         ),
         "event_create",
@@ -150,7 +150,14 @@ fn a_time_is_not_ready_before(context: &Context) -> Verdict {
     // The raw queue waits for the blocked one by a raw event.
     let mut held = null_mut();
     raw.takes(
-        call!(raw.api(), event_create, raw.handle(), 0, 0, &mut held),
+        call!(
+            raw.api(),
+            event_create,
+            raw.handle(),
+            0,
+            std::ptr::null(),
+            &mut held
+        ),
         "event_create",
     )?;
     unsafe extern "C" fn wait(user: *mut std::ffi::c_void, upstream: i32) -> i32 {
@@ -162,7 +169,12 @@ fn a_time_is_not_ready_before(context: &Context) -> Verdict {
     let waiter: Box<dyn FnOnce() + Send> = Box::new(gate.waiter());
     let user = Box::into_raw(Box::new(waiter)).cast();
     raw.takes(
-        call!(raw.api(), host_call, queue, Some(wait), user, 0),
+        call!(
+            raw.api(),
+            host_call,
+            queue,
+            &params::host_call(Some(wait), user, 0)
+        ),
         "host_call",
     )?;
     raw.takes(call!(raw.api(), event_record, event, queue), "event_record")?;
@@ -284,7 +296,7 @@ fn wrong_arguments_are_refused(context: &Context) -> Verdict {
             event_create,
             raw.handle(),
             0,
-            sys::OTR_EVENT_TIMING,
+            &params::event(sys::OTR_EVENT_TIMING),
             &mut event
         ),
         "event_create",
@@ -344,7 +356,7 @@ fn the_flag_without_the_group(context: &Context) -> Verdict {
         event_create,
         raw.handle(),
         0,
-        sys::OTR_EVENT_TIMING,
+        &params::event(sys::OTR_EVENT_TIMING),
         &mut event
     );
     // The flag is known and the feature absent: both say so (R7).

@@ -25,11 +25,25 @@ fn after_one_of_each(context: &Context) -> Verdict {
     let queue = bare.queue()?;
     let (mut event, mut address) = (null_mut(), 0);
     raw.takes(
-        call!(raw.api(), event_create, bare.handle, 0, 0, &mut event),
+        call!(
+            raw.api(),
+            event_create,
+            bare.handle,
+            0,
+            std::ptr::null(),
+            &mut event
+        ),
         "event_create",
     )?;
     raw.takes(
-        call!(raw.api(), memory_alloc, bare.handle, 0, 4096, &mut address),
+        call!(
+            raw.api(),
+            memory_alloc,
+            bare.handle,
+            0,
+            &params::memory(4096),
+            &mut address
+        ),
         "memory_alloc",
     )?;
     raw.takes(
@@ -37,10 +51,7 @@ fn after_one_of_each(context: &Context) -> Verdict {
             raw.api(),
             fill,
             queue,
-            address,
-            4096,
-            [1u8].as_ptr().cast(),
-            1
+            &params::fill(address, 4096, [1u8].as_ptr().cast(), 1)
         ),
         "fill",
     )?;
@@ -72,14 +83,21 @@ fn after_failed_calls(context: &Context) -> Verdict {
             &mut queue
         );
         raw.refuses(made, Code::INVALID_DEVICE, "queue_create")?;
-        let made = call!(raw.api(), event_create, bare.handle, device, 0, &mut event);
+        let made = call!(
+            raw.api(),
+            event_create,
+            bare.handle,
+            device,
+            std::ptr::null(),
+            &mut event
+        );
         raw.refuses(made, Code::INVALID_DEVICE, "event_create")?;
         let made = call!(
             raw.api(),
             memory_alloc,
             bare.handle,
             0,
-            u64::MAX - 1,
+            &params::memory(u64::MAX - 1),
             &mut address
         );
         raw.refuses(
@@ -104,11 +122,25 @@ fn busy(context: &Context, left: Left) -> Verdict {
     match left {
         Left::Queue => queue = bare.queue()?,
         Left::Event => {
-            let made = call!(raw.api(), event_create, bare.handle, 0, 0, &mut event);
+            let made = call!(
+                raw.api(),
+                event_create,
+                bare.handle,
+                0,
+                std::ptr::null(),
+                &mut event
+            );
             raw.takes(made, "event_create")?;
         }
         Left::Memory => {
-            let made = call!(raw.api(), memory_alloc, bare.handle, 0, 4096, &mut address);
+            let made = call!(
+                raw.api(),
+                memory_alloc,
+                bare.handle,
+                0,
+                &params::memory(4096),
+                &mut address
+            );
             raw.takes(made, "memory_alloc")?;
         }
     }
@@ -155,7 +187,14 @@ fn waits_for_a_chain_of_destroyed_queues(context: &Context) -> Verdict {
     let (first, second) = (bare.queue()?, bare.queue()?);
     let mut event = null_mut();
     raw.takes(
-        call!(raw.api(), event_create, bare.handle, 0, 0, &mut event),
+        call!(
+            raw.api(),
+            event_create,
+            bare.handle,
+            0,
+            std::ptr::null(),
+            &mut event
+        ),
         "event_create",
     )?;
     let (one, two) = (
@@ -194,7 +233,12 @@ fn slow_call(raw: &Raw, queue: *mut sys::otr_queue, done: &Arc<AtomicBool>) -> V
     }
     let user = Arc::into_raw(done.clone()).cast_mut().cast();
     raw.takes(
-        call!(raw.api(), host_call, queue, Some(slow), user, 0),
+        call!(
+            raw.api(),
+            host_call,
+            queue,
+            &params::host_call(Some(slow), user, 0)
+        ),
         "host_call",
     )
 }

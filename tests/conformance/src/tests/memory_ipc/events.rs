@@ -91,7 +91,7 @@ pub(super) fn help(context: &Context) -> Verdict {
             // The first bytes of memory of the other process, behind the event.
             ["memory", handle] => {
                 let ipc = ipc(bench.driver())?;
-                let address = ipc.memory_import(0, &parse(handle)?)?;
+                let address = ipc.memory_import(0, &parse(handle)?)?.address;
                 queue.wait_event(event()?)?;
                 let bytes = read(queue, address, 4)?;
                 // SAFETY: the work has finished.

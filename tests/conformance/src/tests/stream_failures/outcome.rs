@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
 
-use outrigger_device::{NO_OUTCOME, sys};
+use outrigger_device::{NO_OUTCOME, params, sys};
 
 use super::super::kernels::{count, counter, launch_labelled};
 use super::super::raw::{Newer, Raw, call};
@@ -80,9 +80,7 @@ impl Pair {
             self.raw.api(),
             host_call,
             self.queue,
-            Some(fails),
-            null_mut(),
-            0
+            &params::host_call(Some(fails), null_mut(), 0)
         );
         self.raw.takes(answer, "host_call")?;
         self.record()
