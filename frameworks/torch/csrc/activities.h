@@ -1,4 +1,4 @@
-//! What torch.profiler shows of the devices: kernels, copies, fills and host calls, by stream.
+//! The devices' work in torch.profiler: kernels, copies, fills and host calls, by stream.
 #pragma once
 
 namespace outrigger {

@@ -1,6 +1,6 @@
-//! What the shim must know while a graph is recorded: whether a stream records, how to refuse a call
-//! that cannot be recorded, and how to keep host memory alive as long as the graph that uses it. It
-//! must never record device work itself, except the one node that owns such memory.
+//! The shim's part while a graph is recorded: it asks whether a stream records, refuses a call that cannot be recorded,
+//! and keeps host memory alive as long as the graph that uses it. It must never record device work itself, except the
+//! one node that owns such memory.
 #pragma once
 
 #include "runtime.h"

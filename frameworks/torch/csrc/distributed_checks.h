@@ -1,4 +1,4 @@
-//! What the calls of a group are checked for, and how their tensors become parts.
+//! Checks of the arguments of a group's calls, and the step from tensors to parts.
 #pragma once
 
 #include "distributed.h"

@@ -1,4 +1,4 @@
-//! What a collective hands out: a piece of work that has been submitted to streams. Waiting for it orders the current
+//! The object that a collective hands out: work that has been submitted to streams. Waiting for it orders the current
 //! stream behind it; the host waits only where the caller says so. It must never keep tensors from being freed: the
 //! allocator knows the streams that use them.
 #pragma once

@@ -1,4 +1,4 @@
-//! How images are made and compared. An image shares its storage with the images of what shares memory on the device.
+//! Makes and compares images. An image shares its storage with the images of what shares memory on the device.
 
 #include "images.h"
 

@@ -1,5 +1,5 @@
-//! What an operator will return, found without running it on the device: the shapes of its results come from its meta
-//! function on images of the arguments, or from a run of the CPU's kernel on zeros. It must never read device memory.
+//! The results that an operator will return, found without running it on the device: their shapes come from its meta
+//! function on images of the arguments, or from a run of the CPU's kernel on zeros. Device memory must never be read.
 #pragma once
 
 #include "runtime.h"

@@ -1,6 +1,6 @@
 //! `torch_outrigger._C`: the functions of the runtime and of the shim that the Python package calls.
 //!
-//! This is plain CPython: it parses arguments, calls the C ABI without the GIL, and turns a failure
+//! The file is plain CPython: it parses arguments, calls the C ABI without the GIL, and turns a failure
 //! into the Python exception that torch makes of it. A C++ exception must never leave a function here;
 //! `bound` catches it for all of them.
 

@@ -1,4 +1,4 @@
-//! Why ranks lost one another, in words. A function that runs in stream order can fail its stream with a code alone,
+//! The reason why ranks lost one another. A function that runs in stream order can fail its stream with a code alone,
 //! so the reason is kept here, for the error that the host meets when it waits for the stream.
 #pragma once
 

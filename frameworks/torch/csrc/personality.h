@@ -1,4 +1,4 @@
-//! What makes the runtime's devices a device type of torch. Both types get the same kernels.
+//! Registers the runtime's devices as a device type of torch. Both types get the same kernels.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,4 +1,4 @@
-//! What torch's profiler needs from a device: the times of its events.
+//! The times of events, which torch's profiler needs from a device.
 #pragma once
 
 namespace outrigger {

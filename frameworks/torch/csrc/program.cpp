@@ -1,4 +1,4 @@
-//! How much each group of a kernel does, and the function that runs groups on the host. It must never wait.
+//! The size of a kernel's groups, and the function that runs groups on the host. It must never wait.
 
 #include "program.h"
 

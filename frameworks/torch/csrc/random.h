@@ -1,4 +1,4 @@
-//! What random numbers of a dtype are bounded by.
+//! The bounds of a dtype's random numbers.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -1,5 +1,5 @@
-//! What one compiled operator does for a class of calls: conditions on sizes and strides, allocations, launches. A recipe is
-//! made by `torch_outrigger.inductor.eager`, which knows the numbers below. It must never look at elements.
+//! The work of one compiled operator for a class of calls: conditions on sizes and strides, allocations, launches. A
+//! recipe is made by `torch_outrigger.inductor.eager`, which knows the numbers below. It must never look at elements.
 #pragma once
 
 #include "program.h"

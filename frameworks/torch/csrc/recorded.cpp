@@ -1,4 +1,4 @@
-//! How a call of a CPU kernel becomes a node. What the call needs is put into a `Recorded` call, which
+//! A call of a CPU kernel becomes a node here. All that the call needs is put into a `Recorded` call, which
 //! the graph owns. The addresses of its tensors are put into the node's arguments, where the graph
 //! holds and rebinds them. A replay makes CPU tensors over these bytes, runs the CPU kernel, and copies
 //! the results to the place of the results in the capture. It takes no lock, needs no interpreter, and

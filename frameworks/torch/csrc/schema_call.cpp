@@ -1,4 +1,4 @@
-//! How boxed calls of torch become calls of operators with a schema, and under what name the driver is asked.
+//! Turns boxed calls of torch into calls of operators with a schema, and finds the name by which the driver is asked.
 
 #include "schema_call.h"
 

@@ -1,5 +1,5 @@
-//! What differs between the versions of torch that the shim is built against, 2.11 to 2.15: each difference once, under a name
-//! that every version has. Other files must never ask for a version, but for what a version does not have at all.
+//! Differences between the versions of torch that the shim is built against, 2.11 to 2.15: each once, under a name that
+//! every version has. Other files must never ask for a version, but for what a version does not have at all.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -73,7 +73,10 @@ const VERBS: [&str; 22] = [
 /// The signs that begin a comment, by the extensions of files; a longer one stands before its beginning.
 const SIGNS: [(&[&str], &[&str]); 3] = [
     (&["rs"], &["///", "//!", "//"]),
-    (&["c", "h", "cc", "cpp", "hpp"], &["///", "//", "/**", "/*"]),
+    (
+        &["c", "h", "cc", "cpp", "hpp"],
+        &["///", "//!", "//", "/**", "/*"],
+    ),
     (&["py"], &["#", "\"\"\""]),
 ];
 
@@ -162,6 +165,7 @@ mod tests {
             ("house/a.rs", "/// These can wait."),
             ("house/a.rs", "/// It's over."),
             ("house/a.c", "/* They wait. */"),
+            ("house/a.h", "//! How it waits."),
             ("house/a.py", "\"\"\"Whose it is.\"\"\""),
             ("house/a.py", "    # Where it is"),
         ];
