@@ -15,7 +15,7 @@ from .._lifetime import device_type
 
 _OURS = device_type()
 _DEVICES = frozenset([torch.device(_OURS), *(torch.device(_OURS, index) for index in range(128))])
-"""All of ours that torch can number. Looking one up takes less than half of the time that the type of a device takes, which is a new text."""
+"""All of our devices that torch can number. Looking one up takes less than half of the time that the type of a device takes, which is a new text."""
 
 
 def ours(device: torch.device) -> torch.device:

@@ -1,4 +1,4 @@
-"""Turns it on: checks that it may be, opens the doors, has the program's modules rewritten, and passes itself on to other processes."""
+"""Turns `as_cuda` on: checks that it may be, opens the doors, has the program's modules rewritten, also in other processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _finder: Finder | None = None
 
 
 def enter() -> None:
-    """Turns it on, once. RuntimeError says why it cannot be; then nothing is changed.
+    """Turns `as_cuda` on, once. RuntimeError says why it cannot be; then nothing is changed.
 
     A script that runs already is started again by `python -m torch_outrigger.as_cuda`, in the same process, as its own lines
     have to be read differently.
@@ -42,7 +42,7 @@ def enter() -> None:
 
 
 def begin(script: str | None, folders: list[str]) -> None:
-    """Turns it on for a program whose modules lie in these folders, or tells where they lie."""
+    """Turns `as_cuda` on for a program whose modules lie in these folders, or tells where they lie."""
     global _finder
     if _finder is not None:
         _finder.script = script
@@ -105,7 +105,7 @@ def _start_again(program: list[str]) -> None:
 
 
 class _Child:
-    """Turns it on in a process that multiprocessing has started, when that reads what it is told, which is before it imports."""
+    """Turns `as_cuda` on in a process that multiprocessing has started, when that reads what it is told, which is before it imports."""
 
     def __init__(self, script: str | None, folders: list[str]) -> None:
         self.given = (script, folders)
@@ -115,7 +115,7 @@ class _Child:
 
 
 def _pass_on() -> None:
-    """Has processes of multiprocessing begin with this. Forked ones have it, and others read the variable."""
+    """Has processes of multiprocessing begin with `as_cuda` turned on. Forked ones have it, and others read the variable."""
     told = multiprocessing.spawn.get_preparation_data
 
     def get_preparation_data(name: str) -> dict[str, Any]:

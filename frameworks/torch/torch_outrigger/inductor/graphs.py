@@ -96,9 +96,9 @@ class _Plan:
     made: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device], ...]
     """Sizes, strides, dtype and device of the new tensors."""
     sources: tuple[tuple[int, int], ...]
-    """For each of them a result in whose memory it is, and the element at which it begins, from that of the result."""
+    """For each new tensor a result in whose memory it is, and the element at which it begins, from that of the result."""
     numbers: tuple[int | None, ...] = field(compare=False)
-    """For each of them its number among the tensors that the region makes; None if it is no whole one."""
+    """For each new tensor its number among those that the region makes; None if it is no whole one."""
 
     def make(self) -> list[Tensor]:
         """The new tensors of a call."""

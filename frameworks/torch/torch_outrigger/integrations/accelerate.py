@@ -243,7 +243,7 @@ def _change_modeling(types: tuple[str, ...], chosen: Chosen, module: ModuleType)
 
 
 def _host_memory() -> int:
-    # Accelerate needs it itself.
+    # Accelerate itself needs psutil.
     import psutil
 
     return psutil.virtual_memory().available

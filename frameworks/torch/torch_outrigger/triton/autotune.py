@@ -147,7 +147,7 @@ class _Tried:
 
 
 class _Turns:
-    """As many as there are processors. Who has one compiles a configuration, or measures one. Who measures goes first."""
+    """Turns, one for each processor. A thread with a turn compiles a configuration, or measures one, which goes first."""
 
     def __init__(self) -> None:
         self.count = self._free = len(os.sched_getaffinity(0))

@@ -69,7 +69,7 @@ class Operation:
     strings: list[str] = field(default_factory=list)
     regions: list[list[Block]] = field(default_factory=list)
     targets: list[tuple[str, list[str]]] = field(default_factory=list)
-    """Of a branch: blocks, and what is given to their arguments."""
+    """The blocks of a branch, and the values of their arguments."""
 
     def attribute(self, key: str) -> str | None:
         """The text of an attribute's value."""

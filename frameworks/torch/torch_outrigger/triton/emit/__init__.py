@@ -23,7 +23,7 @@ class Kernel:
 
     text: str
     arguments: list[tuple[str, str]]
-    """Of each argument: `pointer` and the C type that it leads to, or `scalar` and its element."""
+    """Kinds of the arguments: `pointer` and the C type that it leads to, or `scalar` and its element."""
     has_checks: bool
     messages: list[str]
     """The messages of assertions that may fail."""
