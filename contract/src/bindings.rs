@@ -1463,15 +1463,19 @@ pub type otr_graph_api_t = otr_graph_api;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_ipc_handle {
+    pub struct_size: usize,
     pub bytes: [u8; 64usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_ipc_handle"][::core::mem::size_of::<otr_ipc_handle>() - 64usize];
-    ["Alignment of otr_ipc_handle"][::core::mem::align_of::<otr_ipc_handle>() - 1usize];
+    ["Size of otr_ipc_handle"][::core::mem::size_of::<otr_ipc_handle>() - 72usize];
+    ["Alignment of otr_ipc_handle"][::core::mem::align_of::<otr_ipc_handle>() - 8usize];
+    [
+        "Offset of field: otr_ipc_handle::struct_size",
+    ][::core::mem::offset_of!(otr_ipc_handle, struct_size) - 0usize];
     [
         "Offset of field: otr_ipc_handle::bytes",
-    ][::core::mem::offset_of!(otr_ipc_handle, bytes) - 0usize];
+    ][::core::mem::offset_of!(otr_ipc_handle, bytes) - 8usize];
 };
 pub type otr_ipc_handle_t = otr_ipc_handle;
 #[repr(C)]

@@ -117,6 +117,14 @@ pub const fn map(
     }
 }
 
+/// A handle of another process, or the place for one.
+pub const fn ipc_handle(bytes: [u8; sys::OTR_IPC_HANDLE_BYTES]) -> sys::otr_ipc_handle {
+    sys::otr_ipc_handle {
+        struct_size: size_of::<sys::otr_ipc_handle>(),
+        bytes,
+    }
+}
+
 /// The place for what an import finds.
 pub const fn imported() -> sys::otr_imported {
     sys::otr_imported {

@@ -48,7 +48,7 @@ impl Ipc<'_> {
     /// `INVALID_ARGUMENT` for what is no live allocation; `UNSUPPORTED` for one that cannot be shared.
     pub fn memory_export(&self, base: u64) -> Result<IpcHandle> {
         refuse_fork()?;
-        let mut handle = empty();
+        let mut handle = params::ipc_handle([0; IpcHandle::SIZE]);
         let export = entry!(self.group, memory_export);
         // SAFETY: the driver is open and `handle` lives through the call.
         let code = unsafe { export(self.driver.handle(), base, &mut handle) };
@@ -64,7 +64,7 @@ impl Ipc<'_> {
     pub fn memory_import(&self, device: u32, handle: &IpcHandle) -> Result<Imported> {
         refuse_fork()?;
         self.driver.check_device(device)?;
-        let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
+        let raw = params::ipc_handle(handle.0);
         let mut found = params::imported();
         let import = entry!(self.group, memory_import);
         // SAFETY: the driver is open, and both structs live through the call.
@@ -114,7 +114,7 @@ impl Ipc<'_> {
         let Some(export) = self.group.physical_export else {
             return Err(self.no_physical());
         };
-        let mut handle = empty();
+        let mut handle = params::ipc_handle([0; IpcHandle::SIZE]);
         // SAFETY: the object is a live handle of this driver; `handle` lives through the call.
         let code = unsafe { export(self.driver.handle(), physical.handle(), &mut handle) };
         self.driver.check(code)?;
@@ -132,7 +132,7 @@ impl Ipc<'_> {
         let Some(import) = self.group.physical_import else {
             return Err(self.no_physical());
         };
-        let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
+        let raw = params::ipc_handle(handle.0);
         let (mut found, mut physical) = (params::imported(), std::ptr::null_mut());
         // SAFETY: the driver is open, and all three live through the call.
         let code = unsafe {
@@ -163,7 +163,7 @@ impl Ipc<'_> {
         let Some(export) = self.group.event_export else {
             return Err(self.no_events());
         };
-        let mut handle = empty();
+        let mut handle = params::ipc_handle([0; IpcHandle::SIZE]);
         // SAFETY: the event is live, and `handle` lives through the call.
         let code = unsafe { export(event.raw(), &mut handle) };
         self.driver.check(code)?;
@@ -179,7 +179,7 @@ impl Ipc<'_> {
         let Some(import) = self.group.event_import else {
             return Err(self.no_events());
         };
-        let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
+        let raw = params::ipc_handle(handle.0);
         let mut event = std::ptr::null_mut();
         // SAFETY: the driver is open, and both live through the call.
         let code = unsafe { import(self.driver.handle(), &raw, &mut event) };
@@ -204,11 +204,5 @@ impl Ipc<'_> {
                 self.driver.name()
             ),
         )
-    }
-}
-
-fn empty() -> sys::otr_ipc_handle_t {
-    sys::otr_ipc_handle_t {
-        bytes: [0; IpcHandle::SIZE],
     }
 }

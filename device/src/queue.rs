@@ -283,10 +283,11 @@ impl Queue {
             Err(error) if error.code() == Code::UNSUPPORTED && rows.count > 1 => {}
             other => return other,
         }
+        // A row that begins behind all addresses is for the driver to refuse.
         (0..u64::from(rows.count)).try_for_each(|row| {
             let (dst, src) = (
-                rows.dst + row * rows.dst_pitch,
-                rows.src + row * rows.src_pitch,
+                rows.dst.wrapping_add(row.wrapping_mul(rows.dst_pitch)),
+                rows.src.wrapping_add(row.wrapping_mul(rows.src_pitch)),
             );
             // SAFETY: one of the rows.
             unsafe { self.copy(dst, src, rows.size, kind) }

@@ -144,10 +144,10 @@ static otr_code_t memory_alloc(otr_driver_t* driver, uint32_t device, const otr_
   const uint64_t size = params->size, alignment = params->alignment;
   REQUIRE_FLAGS(params->flags, OTR_MEMORY_EXPORTABLE); /* a hint, of no use without `ipc` */
   REQUIRE(params->kind == OTR_MEMORY_DEVICE, OTR_ERR_UNSUPPORTED, "memory kind %u: there is 0 alone", params->kind);
-  REQUIRE((alignment & (alignment - 1)) == 0 || alignment == 0, OTR_ERR_INVALID_ARGUMENT,
-          "the alignment, %llu, is no power of two", (ull)alignment);
-  REQUIRE(alignment <= driver->alignment[device], OTR_ERR_UNSUPPORTED, "the alignment, %llu, is more than %u", (ull)alignment,
-          driver->alignment[device]); /* R14 */
+  REQUIRE((alignment & (alignment - 1)) == 0, OTR_ERR_INVALID_ARGUMENT, "the alignment, %llu, is no power of two",
+          (ull)alignment);
+  REQUIRE(alignment <= driver->alignment[device], OTR_ERR_UNSUPPORTED, "the alignment, %llu, is more than %u", /* R14 */
+          (ull)alignment, driver->alignment[device]);
   REQUIRE(size > 0, OTR_ERR_INVALID_ARGUMENT, "the size is 0 and must be larger");
   struct allocation* made = malloc(sizeof *made);
   REQUIRE_MEMORY(made);

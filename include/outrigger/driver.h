@@ -144,9 +144,10 @@
  *       memory, aligned to a power of two (0: to the granularity). R13 holds for reserved ranges, used
  *       or not. `release` takes the whole of one back, and answers OTR_ERR_BUSY while something is
  *       mapped in it. Queues of the device reach what is mapped there, and `memory_free` refuses it.
- *   R38 `create` takes the memory, of a kind and with flags as in `memory_alloc`, and OTR_ERR_OUT_OF_MEMORY comes from there: an object counts as
- *       used, in `memory_info` too, until it is gone. `destroy` takes the handle back, also of an
- *       object that is mapped, whose memory then goes with its last unmap.
+ *   R38 `create` takes the memory, of a kind and with flags as in `memory_alloc`, and
+ *       OTR_ERR_OUT_OF_MEMORY comes from there: an object counts as used, in `memory_info` too, until it
+ *       is gone. `destroy` takes the handle back, also of an object that is mapped, whose memory then goes
+ *       with its last unmap.
  *   R39 `map` puts whole objects one behind the other, from `address` on: all of them or none, and
  *       out of memory (for page tables) leaves nothing mapped. The range lies in one reservation, of
  *       the device of the objects, and nothing is mapped in it yet. An object may be mapped at several
@@ -554,6 +555,7 @@ typedef struct otr_graph_api {
 /* Memory and events of other processes (R42 to R44). */
 #define OTR_IPC_HANDLE_BYTES 64
 typedef struct otr_ipc_handle {
+  size_t struct_size; /* set by the host, for exports too: the driver writes no further */
   uint8_t bytes[OTR_IPC_HANDLE_BYTES];
 } otr_ipc_handle_t;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use outrigger_device::{Code, CopyKind, Driver, Queue, sys};
+use outrigger_device::{Code, CopyKind, Driver, Queue, Rows, sys};
 use outrigger_layers::record::record;
 use outrigger_layers::replay::{
     DifferenceKind, Recording, ReplayOptions, Run, compare, compare_runs, replay, shrink,
@@ -286,6 +286,54 @@ fn special(driver: &Driver) {
         virtual_memory.destroy(physical).unwrap();
         virtual_memory.release(range, size).unwrap();
     }
+}
+
+#[test]
+fn rows_of_host_memory_are_recorded_without_what_lies_between() {
+    let file = TempFile::new("rows");
+    let driver = recorded(host("discrete"), &file.0);
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    let (from, mut to) = (*b"ab..cd..ef..", *b"________________");
+    let rows = |dst, src, dst_pitch, src_pitch| Rows {
+        dst,
+        src,
+        size: 2,
+        count: 3,
+        dst_pitch,
+        src_pitch,
+    };
+    // SAFETY: all memory lives until the queue was synchronized.
+    unsafe {
+        queue.fill(memory, 64, b"-").unwrap();
+        let source = from.as_ptr() as u64;
+        let up = rows(memory, source, 5, 4);
+        queue.copy_rows(&up, CopyKind::HostToDevice).unwrap();
+        let target = to.as_mut_ptr() as u64;
+        let down = rows(target, memory, 7, 5);
+        queue.copy_rows(&down, CopyKind::DeviceToHost).unwrap();
+        queue.synchronize().unwrap();
+        assert_eq!(&to, b"ab_____cd_____ef");
+        driver.memory_free(memory).unwrap();
+    }
+    drop((queue, driver));
+    let recording = read(&file.0);
+    let copies = recording
+        .steps
+        .iter()
+        .filter(|step| step.entry == Entry::copy);
+    let copies: Vec<_> = copies.collect();
+    assert_eq!(copies.len(), 2);
+    assert_eq!(copies[0].source, [b"abcdef".to_vec()]);
+    assert_eq!(copies[1].destination, [b"abcdef".to_vec()]);
+    let run = replay(&recording, host("unified"), OPTIONS).unwrap();
+    assert_eq!(compare(&recording, &run), None);
+    let read: Vec<_> = run
+        .results
+        .iter()
+        .filter_map(|one| one.read.clone())
+        .collect();
+    assert_eq!(read, [b"abcdef".to_vec()]);
 }
 
 #[test]

@@ -17,12 +17,14 @@ pub(super) unsafe extern "C" fn memory_export(
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
-        writable(handle)?;
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        unsafe { params(handle, "the place for the handle")? };
         for device in &host.devices {
             if let Some(part) = device.memory.part(base)? {
                 let bytes = host.exports.export((Kind::Memory, base), &part)?;
-                // SAFETY: not NULL, so writable.
-                return unsafe { give(handle, sys::otr_ipc_handle_t { bytes }) };
+                // SAFETY: not NULL, and as large as the type.
+                unsafe { (*handle).bytes = bytes };
+                return Ok(());
             }
         }
         Err(Fault::argument(format!(
@@ -78,11 +80,13 @@ pub(super) unsafe extern "C" fn physical_export(
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let (device, number) = object(&host, physical)?;
-        writable(handle)?;
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        unsafe { params(handle, "the place for the handle")? };
         let part = device.memory.mapping().part(number)?;
         let bytes = host.exports.export((Kind::Physical, number), &part)?;
-        // SAFETY: not NULL, so writable.
-        unsafe { give(handle, sys::otr_ipc_handle_t { bytes }) }
+        // SAFETY: not NULL, and as large as the type.
+        unsafe { (*handle).bytes = bytes };
+        Ok(())
     })
 }
 
@@ -129,10 +133,12 @@ pub(super) unsafe extern "C" fn event_export(
     done(|| {
         // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
-        writable(place)?;
+        // SAFETY: R1: NULL, or a struct of the size that stands in it.
+        unsafe { params(place, "the place for the handle")? };
         let bytes = event.export()?;
-        // SAFETY: not NULL, so writable.
-        unsafe { give(place, sys::otr_ipc_handle_t { bytes }) }
+        // SAFETY: not NULL, and as large as the type.
+        unsafe { (*place).bytes = bytes };
+        Ok(())
     })
 }
 
@@ -156,11 +162,8 @@ pub(super) unsafe extern "C" fn event_import(
 /// The bytes of a handle.
 ///
 /// # Safety
-/// `handle` is NULL or readable.
+/// `handle` is NULL, or to a struct that begins with its size.
 unsafe fn read(handle: *const sys::otr_ipc_handle_t) -> Result<Handle, Fault> {
-    // SAFETY: NULL or readable.
-    match unsafe { handle.as_ref() } {
-        Some(handle) => Ok(handle.bytes),
-        None => Err(Fault::null("the handle", Code::INVALID_ARGUMENT)),
-    }
+    // SAFETY: this function's contract.
+    Ok(unsafe { params(handle, "the handle")? }.bytes)
 }

@@ -182,7 +182,8 @@ fn submit_copy(
         None => on_host(what, address, bytes),
     };
     let size = copy.size;
-    if copy.rows <= 1 {
+    // Rows of nothing are nothing, wherever they begin (R25).
+    if copy.rows <= 1 || size == 0 {
         let dst = end(to, "destination", copy.dst, size)?;
         let src = end(from, "source", copy.src, size)?;
         return queue.submit(Command::Copy { dst, src, size });
@@ -205,9 +206,6 @@ fn span(copy: &sys::otr_copy, pitch: u64) -> Result<u64, Fault> {
             "rows of {} bytes that begin {pitch} bytes apart: a pitch is at least a row",
             copy.size
         )));
-    }
-    if copy.size == 0 {
-        return Ok(0);
     }
     let before = u64::from(copy.rows - 1).checked_mul(pitch);
     before

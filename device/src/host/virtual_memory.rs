@@ -216,7 +216,7 @@ mod tests {
         let (range, memory) = (&plain::reserve(GRANULARITY, 0), &plain::memory(GRANULARITY));
         let mapping = |address, object: *const _| plain::map(address, object, 1);
         let mut found = plain::imported();
-        let mut handle = sys::otr_ipc_handle_t { bytes: [7; 64] };
+        let mut handle = plain::ipc_handle([7; 64]);
         // SAFETY: every pointer is NULL or valid through its call; the foreign handle is never followed.
         unsafe {
             for (name, code) in [

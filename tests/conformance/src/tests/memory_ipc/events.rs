@@ -2,8 +2,7 @@
 
 use std::ptr::{null, null_mut};
 
-use outrigger_device::sys::otr_ipc_handle_t;
-use outrigger_device::{Code, Event, IpcHandle, Queue};
+use outrigger_device::{Code, Event, IpcHandle, Queue, params};
 
 use super::{Other, SIZE, format, ipc, parse, refusal, serve};
 use crate::test::tests;
@@ -429,7 +428,7 @@ fn wrong_arguments_are_refused(context: &Context) -> Verdict {
     let raw = Raw::of(shared.bench.driver());
     // SAFETY: the group is there, and as large as these entries by the test's needs.
     let group = unsafe { &*raw.api().ipc };
-    let (mut bytes, mut event) = (otr_ipc_handle_t { bytes: [7; _] }, 0x5a5a as *mut _);
+    let (mut bytes, mut event) = (params::ipc_handle([7; _]), 0x5a5a as *mut _);
     let own = raw.event()?;
     raw.refuses(
         call!(group, event_export, null_mut(), &mut bytes),
@@ -441,9 +440,7 @@ fn wrong_arguments_are_refused(context: &Context) -> Verdict {
         Code::INVALID_ARGUMENT,
         "event_export without a place",
     )?;
-    let handle = otr_ipc_handle_t {
-        bytes: shared.handle.0,
-    };
+    let handle = params::ipc_handle(shared.handle.0);
     raw.refuses(
         call!(group, event_import, null_mut(), &handle, &mut event),
         Code::INVALID_HANDLE,
