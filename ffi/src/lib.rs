@@ -1,4 +1,5 @@
-//! The C ABI of Outrigger, `include/outrigger/outrigger.h`, generated from this crate.
+//! The C ABI of Outrigger, the headers `outrigger.h`, `framework.h` and `table.h` of `include/outrigger`, generated
+//! from this crate.
 //!
 //! Each function checks its arguments, calls the runtime, and turns the outcome into a status. It must
 //! never let a panic out, write an output on failure, or decide anything: decisions are the runtime's.
@@ -13,6 +14,7 @@ mod command;
 mod communicator;
 mod diagnostics;
 mod event;
+mod framework;
 mod generator;
 mod graph;
 mod graph_exec;
@@ -32,13 +34,13 @@ mod store;
 mod stream;
 #[rustfmt::skip] // generated
 mod table;
-mod tuning;
 
 pub use capture::*;
 pub use command::*;
 pub use communicator::*;
 pub use diagnostics::*;
 pub use event::*;
+pub use framework::*;
 pub use generator::*;
 pub use graph::*;
 pub use graph_exec::*;
@@ -57,7 +59,6 @@ pub use status::*;
 pub use store::*;
 pub use stream::*;
 pub use table::*;
-pub use tuning::*;
 
 /// A stream: a generational id, never 0.
 pub type otr_stream_t = u64;

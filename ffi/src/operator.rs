@@ -1,6 +1,6 @@
 //! Operators: looked up by name once, called by number.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 
 use arrayvec::ArrayVec;
 use outrigger_device::sys::{
@@ -22,20 +22,6 @@ pub const OTR_CALL_DEVICE_ONLY: u32 = 1;
 
 /// The operator is not made of others: the driver serves the whole, or a host kernel does.
 pub const OTR_CALL_WHOLE: u32 = 2;
-
-/// Runs `body` over parts of a range.
-pub type otr_parallel_body_fn = extern "C" fn(context: *mut c_void, begin: i64, end: i64);
-/// Splits a range into parts of at least `grain`, runs `body` on each part, on any threads, and returns
-/// when all have run.
-pub type otr_parallel_for_fn = Option<
-    extern "C" fn(
-        begin: i64,
-        end: i64,
-        grain: i64,
-        body: otr_parallel_body_fn,
-        context: *mut c_void,
-    ),
->;
 
 type Scalars = ArrayVec<Scalar, OTR_SCALARS_MAX>;
 
@@ -213,13 +199,6 @@ api! {
             // SAFETY: H22: the host sees to it that operands lie in live memory of the device.
             unsafe { stream.call(operator, call) }
         })
-    }
-
-    /// Lets host kernels use the threads of a framework, in the whole process; NULL returns to the
-    /// built-in pool of threads. Work that runs already continues as it began.
-    fn otr_set_parallel_for(function: otr_parallel_for_fn) {
-        parallel::set(function);
-        Ok(())
     }
 
     /// Sets the number of threads of the built-in pool, for the whole process; 0: as many as cores.

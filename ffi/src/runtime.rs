@@ -5,7 +5,6 @@ use std::ffi::c_char;
 use outrigger_hooks as hooks;
 
 use crate::guard::{Out, OutStruct, string, text};
-use crate::table::{HOST_API, otr_host_api_t};
 
 /// What is known of a device. Set `struct_size` before the call.
 #[repr(C)]
@@ -67,15 +66,6 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
 #[unsafe(no_mangle)]
 pub extern "C" fn otr_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
-}
-
-/// All functions as a table, for hosts that load the library at run time: they look up only this
-/// symbol. The table lives as long as the process. A host continues only if `api_major` is its own
-/// OTR_HOST_API_MAJOR. The table has an entry if the entry lies within `struct_size`
-/// (OTR_HOST_API_HAS).
-#[unsafe(no_mangle)]
-pub extern "C" fn otr_host_api() -> *const otr_host_api_t {
-    &raw const HOST_API
 }
 
 api! {

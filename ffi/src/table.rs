@@ -941,3 +941,11 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     store_put: crate::otr_store_put,
     memory_find: crate::otr_memory_find,
 };
+/// All functions as a table, for hosts that load the library at run time: they look up only this
+/// symbol. The table lives as long as the process. A host continues only if `api_major` is its own
+/// OTR_HOST_API_MAJOR. The table has an entry if the entry lies within `struct_size`
+/// (OTR_HOST_API_HAS).
+#[unsafe(no_mangle)]
+pub extern "C" fn otr_host_api() -> *const otr_host_api_t {
+    &raw const HOST_API
+}

@@ -2,8 +2,9 @@
  *
  * outrigger/outrigger.h: the host contract, version 1.0. What a framework or an application calls.
  *
- * Link with liboutrigger, or load it at run time and take all functions from otr_host_api(). For C++
- * there is outrigger/outrigger.hpp, which owns what these functions hand out.
+ * Link with liboutrigger, or load it at run time and take all functions from a table (outrigger/table.h).
+ * For C++ there is outrigger/outrigger.hpp, which owns what these functions hand out. Functions that
+ * frameworks alone need are in outrigger/framework.h.
  *
  * THE RULES
  *
@@ -99,10 +100,6 @@
 #include "base.h"
 
 typedef struct otr_status otr_status_t;
-
-/* Whether a table has an entry: OTR_HOST_API_HAS(api, memory_trim). */
-#define OTR_HOST_API_HAS(api, entry) \
-  (offsetof(otr_host_api_t, entry) + sizeof((api)->entry) <= (api)->struct_size)
 
 // A stream does not capture.
 #define OTR_CAPTURE_NONE 0
@@ -213,15 +210,6 @@ typedef struct otr_status otr_status_t;
 // The operator is not made of others: the driver serves the whole, or a host kernel does.
 #define OTR_CALL_WHOLE 2
 
-// Fallbacks are counted.
-#define OTR_FALLBACK_SILENT 0
-
-// Fallbacks are counted, and there is a warning at the first one of each operator.
-#define OTR_FALLBACK_WARN 1
-
-// Fallbacks are refused.
-#define OTR_FALLBACK_ERROR 2
-
 // A kernel.
 #define OTR_WORK_KERNEL 1
 
@@ -252,19 +240,6 @@ typedef struct otr_status otr_status_t;
 // `flags` of a registration: it replaces the one that is there for the same operator and the same device, or for
 // all.
 #define OTR_REGISTER_REPLACE 1
-
-// The major number of the host contract.
-#define OTR_HOST_API_MAJOR 1
-
-// The minor number of the host contract, which counts additions.
-#define OTR_HOST_API_MINOR 0
-
-// `flags` of a question: what is not known is measured, also with OUTRIGGER_TUNE=cached; never with
-// OUTRIGGER_TUNE=off.
-#define OTR_TUNE_MEASURE 1
-
-// `flags` of a question: as OTR_TUNE_MEASURE, and what is known is measured again, unless a person has pinned it.
-#define OTR_TUNE_AGAIN 2
 
 // A stream: a generational id, never 0.
 typedef uint64_t otr_stream_t;
@@ -649,17 +624,6 @@ typedef uint64_t otr_observer_t;
 // throw.
 typedef uint32_t (*otr_pressure_fn)(void *user, uint32_t device, uint64_t needed);
 
-// Runs `body` over parts of a range.
-typedef void (*otr_parallel_body_fn)(void *context, int64_t begin, int64_t end);
-
-// Splits a range into parts of at least `grain`, runs `body` on each part, on any threads, and returns
-// when all have run.
-typedef void (*otr_parallel_for_fn)(int64_t begin,
-                                    int64_t end,
-                                    int64_t grain,
-                                    otr_parallel_body_fn body,
-                                    void *context);
-
 // What a pool holds. Set `struct_size` before the call.
 typedef struct {
   // sizeof(otr_pool_info_t)
@@ -806,384 +770,6 @@ typedef struct {
   // 0
   uint32_t reserved;
 } otr_device_info_t;
-
-// Which variant of code is the fastest? The library adds the driver, the device and its own version to the question.
-typedef struct {
-  // sizeof(otr_tune_params_t)
-  size_t struct_size;
-  // NULL
-  const void *next;
-  // OTR_TUNE_*
-  uint32_t flags;
-  // 0
-  uint32_t reserved;
-  // What is computed: "torch.mm".
-  const char *operation;
-  // The class of sizes and layouts. Not empty, as the other texts.
-  const char *sizes;
-  // The element type.
-  const char *dtype;
-  // All else that the answer depends on, such as a hash of the code and versions.
-  const char *code;
-  // The names of the variants. The first one is the default.
-  const char *const *candidates;
-  // How many there are, at least 1.
-  uint32_t candidate_count;
-  // Milliseconds that the measurement of one variant may take, with its compilation; 0 for 30 seconds.
-  uint32_t limit_ms;
-  // The command that starts a worker: a program, its arguments, and NULL behind the last. NULL: nothing is measured.
-  const char *const *worker;
-  // What the worker is to measure, as JSON. NULL: nothing is measured.
-  const char *task;
-} otr_tune_params_t;
-
-// All functions but otr_host_api, each under its name without `otr_`. Up to `api_minor` it is
-// the same in all major versions; of the rest, what lies within `struct_size` is there.
-typedef struct {
-  // sizeof(otr_host_api_t), of the library
-  size_t struct_size;
-  // OTR_HOST_API_MAJOR of the library
-  uint32_t api_major;
-  // OTR_HOST_API_MINOR of the library
-  uint32_t api_minor;
-  otr_status_t *(*host_kernel_launch)(otr_stream_t stream, const otr_host_kernel_call_t *call);
-  otr_status_t *(*host_node)(otr_stream_t stream, const otr_host_node_t *node);
-  otr_status_t *(*capture_begin)(otr_stream_t stream, uint32_t mode, otr_pool_t pool);
-  otr_status_t *(*capture_end)(otr_stream_t stream, otr_graph_t *graph);
-  otr_status_t *(*capture_abort)(otr_stream_t stream, const char *reason);
-  otr_status_t *(*capture_partial)(otr_stream_t stream, otr_graph_t *graph);
-  otr_status_t *(*capture_info)(otr_stream_t stream, otr_capture_info_t *info);
-  otr_status_t *(*capture_label)(otr_stream_t stream, const char *label);
-  otr_status_t *(*capture_conditional)(otr_stream_t stream,
-                                       uint32_t kind,
-                                       uint64_t predicate,
-                                       uint32_t dtype,
-                                       const otr_graph_t *bodies,
-                                       uint32_t body_count);
-  otr_status_t *(*copy)(otr_stream_t stream,
-                        uint64_t dst,
-                        uint64_t src,
-                        uint64_t size,
-                        uint32_t kind);
-  otr_status_t *(*copy_peer)(otr_stream_t stream,
-                             uint32_t dst_device,
-                             uint64_t dst,
-                             uint32_t src_device,
-                             uint64_t src,
-                             uint64_t size);
-  otr_status_t *(*fill)(otr_stream_t stream,
-                        uint64_t dst,
-                        uint64_t size,
-                        const void *pattern,
-                        uint32_t pattern_size);
-  otr_status_t *(*host_call)(otr_stream_t stream, otr_host_fn function, void *user);
-  otr_status_t *(*trace_begin)(const char *path);
-  otr_status_t *(*trace_end)(void);
-  otr_status_t *(*event_create)(uint32_t device, uint32_t flags, otr_event_t *event);
-  otr_status_t *(*event_destroy)(otr_event_t event);
-  otr_status_t *(*event_record)(otr_event_t event, otr_stream_t stream);
-  otr_status_t *(*event_query)(otr_event_t event, uint32_t *finished);
-  otr_status_t *(*event_synchronize)(otr_event_t event);
-  otr_status_t *(*event_elapsed)(otr_event_t start, otr_event_t end, double *milliseconds);
-  otr_status_t *(*fallback_begin)(const char *operator_name, uint32_t *first_warning);
-  otr_status_t *(*fallback_end)(const char *operator_name,
-                                uint64_t nanoseconds,
-                                uint64_t staged_bytes);
-  otr_status_t *(*fallback_set_mode)(uint32_t mode);
-  otr_status_t *(*fallback_mode)(uint32_t *mode);
-  otr_status_t *(*fallback_report)(char **json);
-  otr_status_t *(*fallback_reset)(void);
-  otr_status_t *(*generator_create)(uint32_t device, otr_generator_t *generator);
-  otr_status_t *(*generator_default)(uint32_t device, otr_generator_t *generator);
-  otr_status_t *(*generator_destroy)(otr_generator_t generator);
-  otr_status_t *(*generator_seed)(otr_generator_t generator, uint64_t seed);
-  otr_status_t *(*generator_state)(otr_generator_t generator, uint64_t *seed, uint64_t *offset);
-  otr_status_t *(*generator_set_state)(otr_generator_t generator, uint64_t seed, uint64_t offset);
-  otr_status_t *(*generator_reserve)(otr_generator_t generator,
-                                     uint64_t count,
-                                     uint64_t *seed,
-                                     uint64_t *offset);
-  otr_status_t *(*graph_create)(uint32_t device, otr_pool_t pool, otr_graph_t *graph);
-  otr_status_t *(*graph_destroy)(otr_graph_t graph);
-  otr_status_t *(*graph_info)(otr_graph_t graph, otr_graph_info_t *info);
-  otr_status_t *(*graph_dump)(otr_graph_t graph, uint32_t format, char **text);
-  otr_status_t *(*graph_name_buffer)(otr_graph_t graph,
-                                     const char *name,
-                                     uint64_t address,
-                                     uint64_t size);
-  otr_status_t *(*graph_name_scalar)(otr_graph_t graph,
-                                     const char *name,
-                                     otr_node_t node,
-                                     uint32_t scalar_index);
-  otr_status_t *(*graph_add_host_kernel)(otr_graph_t graph,
-                                         const otr_node_t *deps,
-                                         uint32_t dep_count,
-                                         const otr_host_kernel_call_t *call,
-                                         otr_node_t *node);
-  otr_status_t *(*graph_add_operator)(otr_graph_t graph,
-                                      const otr_node_t *deps,
-                                      uint32_t dep_count,
-                                      otr_operator_id_t operator_id,
-                                      const otr_operator_call_t *call,
-                                      otr_node_t *node);
-  otr_status_t *(*graph_add_copy)(otr_graph_t graph,
-                                  const otr_node_t *deps,
-                                  uint32_t dep_count,
-                                  uint64_t dst,
-                                  uint64_t src,
-                                  uint64_t size,
-                                  uint32_t kind,
-                                  otr_node_t *node);
-  otr_status_t *(*graph_add_fill)(otr_graph_t graph,
-                                  const otr_node_t *deps,
-                                  uint32_t dep_count,
-                                  uint64_t dst,
-                                  uint64_t size,
-                                  const void *pattern,
-                                  uint32_t pattern_size,
-                                  otr_node_t *node);
-  otr_status_t *(*graph_add_host)(otr_graph_t graph,
-                                  const otr_node_t *deps,
-                                  uint32_t dep_count,
-                                  const otr_host_node_t *host,
-                                  otr_node_t *node);
-  otr_status_t *(*graph_add_empty)(otr_graph_t graph,
-                                   const otr_node_t *deps,
-                                   uint32_t dep_count,
-                                   otr_node_t *node);
-  otr_status_t *(*graph_add_child)(otr_graph_t graph,
-                                   const otr_node_t *deps,
-                                   uint32_t dep_count,
-                                   otr_graph_t child,
-                                   otr_node_t *node);
-  otr_status_t *(*graph_add_conditional)(otr_graph_t graph,
-                                         const otr_node_t *deps,
-                                         uint32_t dep_count,
-                                         uint32_t kind,
-                                         uint64_t predicate,
-                                         uint32_t dtype,
-                                         const otr_graph_t *bodies,
-                                         uint32_t body_count,
-                                         otr_node_t *node);
-  otr_status_t *(*graph_add_alloc)(otr_graph_t graph,
-                                   const otr_node_t *deps,
-                                   uint32_t dep_count,
-                                   uint64_t size,
-                                   uint64_t *address,
-                                   otr_node_t *node);
-  otr_status_t *(*graph_add_free)(otr_graph_t graph,
-                                  const otr_node_t *deps,
-                                  uint32_t dep_count,
-                                  uint64_t address,
-                                  otr_node_t *node);
-  otr_status_t *(*graph_instantiate)(otr_graph_t graph, uint32_t flags, otr_graph_exec_t *exec);
-  otr_status_t *(*graph_exec_destroy)(otr_graph_exec_t exec);
-  otr_status_t *(*graph_replay)(otr_graph_exec_t exec, otr_stream_t stream);
-  otr_status_t *(*graph_slot)(otr_graph_exec_t exec, const char *name, uint32_t *slot);
-  otr_status_t *(*graph_bind)(otr_graph_exec_t exec, uint32_t slot, uint64_t address);
-  otr_status_t *(*graph_bind_scalar)(otr_graph_exec_t exec, uint32_t slot, const otr_scalar_t *value);
-  otr_status_t *(*graph_update)(otr_graph_exec_t exec, otr_graph_t graph);
-  otr_status_t *(*graph_exec_info)(otr_graph_exec_t exec, otr_graph_exec_info_t *info);
-  otr_status_t *(*graph_profile)(otr_graph_exec_t exec, otr_stream_t stream, char **json);
-  otr_status_t *(*graph_cost)(otr_graph_exec_t exec, otr_stream_t stream, char **json);
-  otr_status_t *(*graph_check)(otr_graph_exec_t exec, otr_stream_t stream);
-  otr_status_t *(*memory_history_start)(uint32_t device, const otr_history_options_t *options);
-  otr_status_t *(*memory_history_stop)(uint32_t device);
-  otr_status_t *(*memory_history_clear)(uint32_t device);
-  otr_status_t *(*memory_label_push)(const char *label);
-  otr_status_t *(*memory_label_pop)(void);
-  otr_status_t *(*memory_holders)(uint32_t device, uint32_t count, char **json);
-  otr_status_t *(*memory_trace_start)(uint32_t device, const char *path);
-  otr_status_t *(*memory_trace_stop)(uint32_t device);
-  otr_status_t *(*memory_trace_mark)(uint32_t device, const char *label);
-  otr_status_t *(*memory_alloc)(uint32_t device,
-                                uint64_t size,
-                                otr_stream_t stream,
-                                uint64_t *address);
-  otr_status_t *(*memory_free)(uint32_t device, uint64_t address);
-  otr_status_t *(*memory_record_stream)(uint32_t device, uint64_t address, otr_stream_t stream);
-  otr_status_t *(*memory_pointer_info)(uint32_t device, uint64_t address, otr_pointer_info_t *info);
-  otr_status_t *(*memory_export)(uint32_t device, uint64_t address, char **exported);
-  otr_status_t *(*memory_import)(uint32_t device,
-                                 const char *exported,
-                                 uint64_t *address,
-                                 uint64_t *size);
-  otr_status_t *(*memory_close)(uint32_t device, uint64_t address);
-  otr_status_t *(*memory_empty_cache)(uint32_t device);
-  otr_status_t *(*memory_trim)(uint32_t device, uint64_t keep, uint64_t *released);
-  otr_status_t *(*memory_info)(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
-  otr_status_t *(*memory_stats)(uint32_t device, otr_memory_stats_t *stats);
-  otr_status_t *(*memory_reset_peak)(uint32_t device);
-  otr_status_t *(*memory_reset_accumulated)(uint32_t device);
-  otr_status_t *(*memory_set_limit)(uint32_t device, uint64_t bytes);
-  otr_status_t *(*memory_limit)(uint32_t device, uint64_t *bytes);
-  otr_status_t *(*memory_set_fraction)(uint32_t device, double fraction);
-  otr_status_t *(*memory_fraction)(uint32_t device, double *fraction);
-  otr_status_t *(*memory_set_process_limit)(uint64_t bytes);
-  otr_status_t *(*memory_process_info)(uint64_t *held_bytes, uint64_t *limit_bytes);
-  otr_status_t *(*memory_snapshot)(uint32_t device, char **json);
-  otr_status_t *(*observer_add)(uint32_t kinds,
-                                otr_observer_fn function,
-                                void *user,
-                                otr_observer_t *observer);
-  otr_status_t *(*observer_add_pressure)(otr_pressure_fn function,
-                                         void *user,
-                                         otr_observer_t *observer);
-  otr_status_t *(*observer_remove)(otr_observer_t observer);
-  otr_status_t *(*operator_find)(const char *name, otr_operator_id_t *operator_id);
-  otr_status_t *(*operator_call)(otr_stream_t stream,
-                                 otr_operator_id_t operator_id,
-                                 const otr_operator_call_t *call);
-  otr_status_t *(*set_parallel_for)(otr_parallel_for_fn function);
-  otr_status_t *(*set_threads)(uint32_t threads);
-  otr_status_t *(*host_alloc)(uint64_t size, void **pointer);
-  otr_status_t *(*host_free)(void *pointer);
-  otr_status_t *(*host_record_stream)(void *pointer, otr_stream_t stream);
-  otr_status_t *(*host_is_pinned)(const void *pointer, uint32_t *yes);
-  otr_status_t *(*host_empty_cache)(void);
-  otr_status_t *(*host_stats)(otr_memory_stats_t *stats);
-  otr_status_t *(*host_reset_peak)(void);
-  otr_status_t *(*host_reset_accumulated)(void);
-  otr_status_t *(*host_set_limit)(uint64_t bytes);
-  otr_status_t *(*pool_create)(uint32_t device, otr_pool_t *pool);
-  otr_status_t *(*pool_destroy)(otr_pool_t pool);
-  otr_status_t *(*pool_info)(otr_pool_t pool, otr_pool_info_t *info);
-  otr_status_t *(*pool_alloc)(otr_pool_t pool, uint64_t size, otr_stream_t stream, uint64_t *address);
-  otr_status_t *(*pool_begin_use)(otr_pool_t pool, otr_stream_t stream);
-  otr_status_t *(*pool_end_use)(otr_pool_t pool);
-  otr_status_t *(*pool_set_limit)(otr_pool_t pool, uint64_t bytes);
-  otr_status_t *(*pool_sleep)(otr_pool_t pool, uint64_t *released);
-  otr_status_t *(*pool_wake)(otr_pool_t pool);
-  otr_status_t *(*pool_snapshot)(otr_pool_t pool, char **json);
-  const char *(*version)(void);
-  otr_status_t *(*runtime_init)(void);
-  otr_status_t *(*driver_load)(const char *spec);
-  otr_status_t *(*load_report)(char **json);
-  otr_status_t *(*device_count)(uint32_t *count);
-  otr_status_t *(*device_info)(uint32_t device, otr_device_info_t *info);
-  otr_status_t *(*device_current)(uint32_t *device);
-  otr_status_t *(*device_set_current)(uint32_t device);
-  otr_status_t *(*device_synchronize)(uint32_t device);
-  int32_t (*status_code)(const otr_status_t *status);
-  const char *(*status_message)(const otr_status_t *status);
-  const char *(*status_operator)(const otr_status_t *status);
-  uint64_t (*status_stream)(const otr_status_t *status);
-  uint64_t (*status_submission)(const otr_status_t *status);
-  void (*status_free)(otr_status_t *status);
-  void (*string_free)(char *string);
-  otr_status_t *(*stream_default)(uint32_t device, otr_stream_t *stream);
-  otr_status_t *(*stream_from_pool)(uint32_t device, int32_t priority, otr_stream_t *stream);
-  otr_status_t *(*stream_create)(uint32_t device, int32_t priority, otr_stream_t *stream);
-  otr_status_t *(*stream_destroy)(otr_stream_t stream);
-  otr_status_t *(*stream_device)(otr_stream_t stream, uint32_t *device);
-  otr_status_t *(*stream_priority)(otr_stream_t stream, int32_t *priority);
-  otr_status_t *(*stream_current)(uint32_t device, otr_stream_t *stream);
-  otr_status_t *(*stream_set_current)(otr_stream_t stream);
-  otr_status_t *(*stream_query)(otr_stream_t stream, uint32_t *finished);
-  otr_status_t *(*stream_synchronize)(otr_stream_t stream);
-  otr_status_t *(*stream_flush)(otr_stream_t stream);
-  otr_status_t *(*stream_wait_event)(otr_stream_t stream, otr_event_t event);
-  otr_status_t *(*fallback_set_policy)(const char *policy);
-  otr_status_t *(*fallback_policy)(char **policy);
-  otr_status_t *(*operator_report)(char **json);
-  otr_status_t *(*operator_timing)(uint32_t on);
-  otr_status_t *(*operator_offered)(uint32_t device, otr_operator_id_t operator_id, uint32_t *yes);
-  otr_status_t *(*operator_keep_whole)(uint32_t device, const otr_operator_id_t *ids, uint32_t count);
-  otr_status_t *(*operator_register)(const otr_operator_registration_t *params,
-                                     otr_registration_t *registration);
-  otr_status_t *(*operator_withdraw)(otr_registration_t registration);
-  otr_status_t *(*operator_list)(char **json);
-  otr_status_t *(*status_new)(int32_t code, const char *message);
-  otr_status_t *(*graph_name_argument)(otr_graph_t graph,
-                                       const char *name,
-                                       otr_node_t node,
-                                       uint32_t index);
-  otr_status_t *(*graph_bind_argument)(otr_graph_exec_t exec,
-                                       uint32_t slot,
-                                       const void *value,
-                                       uint32_t size);
-  otr_status_t *(*module_load)(uint32_t device,
-                               const otr_module_params_t *params,
-                               otr_module_t *module);
-  otr_status_t *(*module_query)(otr_module_t module, uint32_t *loaded);
-  otr_status_t *(*module_destroy)(otr_module_t module);
-  otr_status_t *(*kernel_get)(otr_module_t module, const char *name, otr_kernel_t *kernel);
-  otr_status_t *(*kernel_destroy)(otr_kernel_t kernel);
-  otr_status_t *(*kernel_launch)(otr_stream_t stream,
-                                 otr_kernel_t kernel,
-                                 const otr_launch_t *launch);
-  otr_status_t *(*graph_add_kernel)(otr_graph_t graph,
-                                    const otr_node_t *deps,
-                                    uint32_t dep_count,
-                                    otr_kernel_t kernel,
-                                    const otr_launch_t *launch,
-                                    otr_node_t *node);
-  otr_status_t *(*communicator_id)(uint32_t device, char **id);
-  otr_status_t *(*communicator_create)(uint32_t device,
-                                       const otr_communicator_params_t *params,
-                                       otr_communicator_t *communicator);
-  otr_status_t *(*communicator_destroy)(otr_communicator_t communicator);
-  otr_status_t *(*communicator_abort)(otr_communicator_t communicator);
-  otr_status_t *(*communicator_query)(otr_communicator_t communicator);
-  otr_status_t *(*all_reduce)(otr_stream_t stream,
-                              otr_communicator_t communicator,
-                              uint64_t send,
-                              uint64_t receive,
-                              uint64_t count,
-                              uint32_t dtype,
-                              uint32_t reduction);
-  otr_status_t *(*reduce)(otr_stream_t stream,
-                          otr_communicator_t communicator,
-                          uint64_t send,
-                          uint64_t receive,
-                          uint64_t count,
-                          uint32_t dtype,
-                          uint32_t reduction,
-                          uint32_t root);
-  otr_status_t *(*reduce_scatter)(otr_stream_t stream,
-                                  otr_communicator_t communicator,
-                                  uint64_t send,
-                                  uint64_t receive,
-                                  uint64_t count,
-                                  uint32_t dtype,
-                                  uint32_t reduction);
-  otr_status_t *(*broadcast)(otr_stream_t stream,
-                             otr_communicator_t communicator,
-                             uint64_t address,
-                             uint64_t size,
-                             uint32_t root);
-  otr_status_t *(*all_gather)(otr_stream_t stream,
-                              otr_communicator_t communicator,
-                              uint64_t send,
-                              uint64_t receive,
-                              uint64_t size);
-  otr_status_t *(*exchange)(otr_stream_t stream,
-                            otr_communicator_t communicator,
-                            const otr_transfer_t *transfers,
-                            uint32_t count);
-  otr_status_t *(*driver_default)(const char *specs);
-  otr_status_t *(*profile_start)(void);
-  otr_status_t *(*profile_stop)(otr_profile_fn function, void *user);
-  otr_status_t *(*profile_correlate)(uint64_t id, uint64_t *previous);
-  otr_status_t *(*device_can_access_peer)(uint32_t device, uint32_t peer, uint32_t *yes);
-  otr_status_t *(*stream_from_native)(uint32_t device, uint64_t native, otr_stream_t *stream);
-  otr_status_t *(*stream_native)(otr_stream_t stream, uint64_t *native);
-  otr_status_t *(*tune_choose)(uint32_t device,
-                               const otr_tune_params_t *params,
-                               uint32_t *chosen,
-                               uint64_t *times_ns);
-  otr_status_t *(*store_get)(const void *key,
-                             uint64_t key_size,
-                             void *value,
-                             uint64_t capacity,
-                             uint64_t *size);
-  otr_status_t *(*store_put)(const void *key,
-                             uint64_t key_size,
-                             const void *value,
-                             uint64_t size,
-                             uint32_t *kept);
-  otr_status_t *(*memory_find)(uint64_t address, uint32_t *device);
-} otr_host_api_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1818,10 +1404,6 @@ otr_status_t *otr_operator_call(otr_stream_t stream,
                                 otr_operator_id_t operator_id,
                                 const otr_operator_call_t *call);
 
-// Lets host kernels use the threads of a framework, in the whole process; NULL returns to the
-// built-in pool of threads. Work that runs already continues as it began.
-otr_status_t *otr_set_parallel_for(otr_parallel_for_fn function);
-
 // Sets the number of threads of the built-in pool, for the whole process; 0: as many as cores.
 otr_status_t *otr_set_threads(uint32_t threads);
 
@@ -1862,26 +1444,12 @@ otr_status_t *otr_fallback_end(const char *operator_name,
                                uint64_t nanoseconds,
                                uint64_t staged_bytes);
 
-// Sets the mode of the whole process, for kernels of frameworks and for host kernels on devices that are not
-// the CPU: OTR_FALLBACK_SILENT, _WARN or _ERROR. It replaces what the variable OUTRIGGER_FALLBACK says.
-otr_status_t *otr_fallback_set_mode(uint32_t mode);
-
-// The present mode for kernels of frameworks.
-otr_status_t *otr_fallback_mode(uint32_t *mode);
-
 // All operators that ran in kernels of a framework, the most expensive first, as JSON in the form of
 // otr_operator_report. Free it with otr_string_free.
 otr_status_t *otr_fallback_report(char **json);
 
 // Forgets all counts of operators, at all places.
 otr_status_t *otr_fallback_reset(void);
-
-// Sets the modes of both places as the variable OUTRIGGER_FALLBACK does: "silent", "warn" or "error" for both,
-// or one for each, as in "framework:error,host:warn".
-otr_status_t *otr_fallback_set_policy(const char *policy);
-
-// The modes in force, in the form of otr_fallback_set_policy. Free it with otr_string_free.
-otr_status_t *otr_fallback_policy(char **policy);
 
 // Where all operators ran so far, as JSON: [{"operator", "place", "calls", "timed_calls", "seconds",
 // "staged_bytes"}]. `place` is "device" (an operator of the driver; on a device that is the CPU also a host
@@ -1986,12 +1554,6 @@ otr_status_t *otr_operator_list(char **json);
 
 // The version of Outrigger, such as "0.1.0". Lives as long as the process.
 const char *otr_version(void);
-
-// All functions as a table, for hosts that load the library at run time: they look up only this
-// symbol. The table lives as long as the process. A host continues only if `api_major` is its own
-// OTR_HOST_API_MAJOR. The table has an entry if the entry lies within `struct_size`
-// (OTR_HOST_API_HAS).
-const otr_host_api_t *otr_host_api(void);
 
 // Makes the runtime ready: reads the environment and loads the drivers of OUTRIGGER_DRIVER
 // ("name-or-path?key=value&...", several separated by commas; "host" by default). It also starts
@@ -2164,19 +1726,6 @@ otr_status_t *otr_stream_flush(otr_stream_t stream);
 // carries a failure, the stream fails, not this call. If the event is a point of a capture, the
 // stream joins the capture.
 otr_status_t *otr_stream_wait_event(otr_stream_t stream, otr_event_t event);
-
-// Chooses one of several variants of the host's code for a device, and sets `chosen` to its number in `candidates`: the
-// choice that is kept in the store (OUTRIGGER_CACHE); or, with OUTRIGGER_TUNE=on or a flag, the fastest variant after
-// the worker has measured each (docs/device-code.md, Tuning), which is kept then. The default stays where another
-// variant gains less than 3 percent. A variant has failed if the worker refuses it, crashes or takes too long. `chosen`
-// is 0, the default, if all have failed, if no worker starts, or if nothing is known. A process measures a question
-// once, unless OTR_TUNE_AGAIN is set, and one variant at a time. `times_ns` is NULL, or takes `candidate_count`
-// nanoseconds: 0 for a variant that failed or was not measured. May take minutes. Submits nothing, so it may be
-// called while streams capture.
-otr_status_t *otr_tune_choose(uint32_t device,
-                              const otr_tune_params_t *params,
-                              uint32_t *chosen,
-                              uint64_t *times_ns);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -4,6 +4,7 @@
 // calls it: rule H4 says that the process ends there. Whatever gets out of the library all the same is
 // caught and told by the exit code: 3 for an exception, 0 for a call that went on as if nothing was.
 
+#include <outrigger/framework.h>
 #include <outrigger/outrigger.hpp>
 
 #include <cstdint>

@@ -39,11 +39,23 @@ fn exported() -> BTreeSet<String> {
         .collect()
 }
 
+/// The sources in a folder and in those within it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder of the crate");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![path],
+        })
+        .collect()
+}
+
 /// Functions that the macro `api!` declares, and those that are declared without it.
 fn declared() -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut guarded, mut bare) = (BTreeSet::new(), BTreeSet::new());
-    for entry in std::fs::read_dir(root().join("ffi/src")).expect("the crate") {
-        let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("source");
+    for path in sources(&root().join("ffi/src")) {
+        let text = std::fs::read_to_string(path).expect("source");
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("    fn otr_") {
                 guarded.insert(format!("otr_{}", rest.split('(').next().expect("a name")));
@@ -75,14 +87,31 @@ fn every_export_is_guarded_and_declared_in_the_header() {
         exported, declared,
         "exported on the left, declared in ffi/ on the right"
     );
-    let header =
-        std::fs::read_to_string(root().join("include/outrigger/outrigger.h")).expect("the header");
+    let headers = ["outrigger.h", "framework.h", "table.h"].map(|name| {
+        let path = root().join("include/outrigger").join(name);
+        (name, std::fs::read_to_string(path).expect("a header"))
+    });
     for name in &declared {
-        assert!(
-            header.contains(&format!("{name}(")),
-            "outrigger.h lacks {name}"
-        );
+        let having = headers
+            .iter()
+            .filter(|(_, header)| header.contains(&format!("{name}(")));
+        let having: Vec<_> = having.map(|(header, _)| *header).collect();
+        let right = match name.as_str() {
+            "otr_host_api" => "table.h",
+            _ if of_frameworks(name) => "framework.h",
+            _ => "outrigger.h",
+        };
+        assert_eq!(having, [right], "the headers that declare {name}");
     }
+}
+
+/// True for an export in the folder of those that frameworks alone need.
+fn of_frameworks(name: &str) -> bool {
+    let sources = sources(&root().join("ffi/src/framework"));
+    sources.iter().any(|path| {
+        let text = std::fs::read_to_string(path).expect("source");
+        text.contains(&format!("    fn {name}("))
+    })
 }
 
 #[test]

@@ -70,6 +70,8 @@ fn the_contracts_are_c_of_every_standard_and_cpp_from_11_on() {
         "outrigger/base.h",
         "outrigger/driver.h",
         "outrigger/outrigger.h",
+        "outrigger/framework.h",
+        "outrigger/table.h",
     ];
     for header in headers {
         for compiler in compilers(["gcc", "clang"]) {

@@ -22,12 +22,15 @@ pub(crate) struct Options {
 type Generator = fn(&Workspace) -> anyhow::Result<String>;
 
 /// Every generated file and what makes its text.
-const GENERATED: [(&str, Generator); 6] = [
+const GENERATED: [(&str, Generator); 8] = [
     ("contract/src/bindings.rs", driver_bindings),
     // From what is written above.
     ("layers/src/entries.rs", layer_entries),
     ("ffi/src/table.rs", host_table),
     ("include/outrigger/outrigger.h", host_header),
+    ("include/outrigger/framework.h", framework_header),
+    // From the table above.
+    ("include/outrigger/table.h", table_header),
     (
         "tests/conformance/src/tests/host/bindings.rs",
         host_bindings,
@@ -96,7 +99,7 @@ fn driver_bindings(workspace: &Workspace) -> anyhow::Result<String> {
 
 /// The same of the host contract, for the suite, which calls the library as a C host does.
 fn host_bindings(workspace: &Workspace) -> anyhow::Result<String> {
-    bindings(workspace, "host", "outrigger.h")
+    bindings(workspace, "host", "table.h")
 }
 
 /// A header as Rust sees it, with the libclang of the project's environment where the machine names no other.
@@ -146,19 +149,29 @@ fn operators_page(workspace: &Workspace) -> anyhow::Result<String> {
 
 /// The text of `outrigger.h`.
 fn host_header(workspace: &Workspace) -> anyhow::Result<String> {
-    host_contract(workspace, &[])
+    host_contract(workspace, "outrigger")
+}
+
+/// The text of `framework.h`.
+fn framework_header(workspace: &Workspace) -> anyhow::Result<String> {
+    host_contract(workspace, "framework")
+}
+
+/// The text of `table.h`.
+fn table_header(workspace: &Workspace) -> anyhow::Result<String> {
+    host_contract(workspace, "table")
 }
 
 /// The text of `table.rs`, with new functions behind those that it has.
 fn host_table(workspace: &Workspace) -> anyhow::Result<String> {
-    host_contract(workspace, &["--table"])
+    host_contract(workspace, "table.rs")
 }
 
 /// The output of this package's program `host-header`.
-fn host_contract(workspace: &Workspace, flags: &[&str]) -> anyhow::Result<String> {
+fn host_contract(workspace: &Workspace, what: &str) -> anyhow::Result<String> {
     let folder = workspace.target("xtask/header");
     printed(workspace, "host-header", |command| {
-        command.arg(folder).args(flags)
+        command.arg(folder).arg(what)
     })
 }
 

@@ -22,6 +22,7 @@
 #include "python.h"
 #include "sharing_module.h"
 
+#include <outrigger/framework.h>
 #include <torch/csrc/Generator.h>
 
 #include <cstdlib>

@@ -12,6 +12,7 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
+#include <outrigger/framework.h>
 #include <structmember.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>

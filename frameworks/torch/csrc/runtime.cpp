@@ -7,6 +7,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
+#include <outrigger/framework.h>
 
 #include <algorithm>
 #include <atomic>

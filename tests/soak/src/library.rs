@@ -36,7 +36,7 @@ pub(crate) fn table() -> &'static otr_host_api_t {
 
 /// The names of the entries in the order of the table, as the header has them.
 pub(crate) static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let header = include_str!("../../../include/outrigger/outrigger.h");
+    let header = include_str!("../../../include/outrigger/table.h");
     let (_, members) = header.split_once("uint32_t api_minor;").expect("a table");
     let (members, _) = members.split_once("} otr_host_api_t;").expect("its end");
     let names = members.split("(*").skip(1);

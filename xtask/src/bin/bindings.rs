@@ -1,4 +1,4 @@
-//! Prints the Rust bindings of `driver.h`, or of `outrigger.h` on top of those. It is a separate program behind the feature
+//! Prints the Rust bindings of `driver.h`, or of `table.h`, with all of the host contract, on top of those. It is a separate program behind the feature
 //! `gen`, so that only those who regenerate build bindgen and need libclang. `cargo xtask gen` starts it, never a person.
 
 // Standard output is this program's result, read by the process that started it.
@@ -34,7 +34,7 @@ fn main() -> anyhow::Result<()> {
         .context("usage: bindings PATH-TO-HEADER")?;
     let target = bindgen::RustTarget::stable(85, 0).map_err(|error| anyhow::anyhow!("{error}"))?;
     let mut builder = bindgen::builder();
-    if header.ends_with("outrigger.h") {
+    if header.ends_with("table.h") {
         builder = builder
             .blocklist_file(".*/base[.]h")
             .raw_line("use outrigger_device::sys::*;");

@@ -1,7 +1,8 @@
-//! Prints `outrigger.h`, made from ffi/ as ffi/cbindgen.toml says; with `--table` it prints
-//! `ffi/src/table.rs`, the table of all functions. It is a separate program behind the feature `gen`,
-//! so that only those who regenerate build cbindgen. `cargo xtask gen` starts it, never a person. It
-//! must never change the order of the table's entries: new entries go to its end.
+//! Prints a header of the host contract, made from ffi/ as its `cbindgen-NAME.toml` says: `outrigger` of what lies in
+//! `ffi/src`, `framework` of what lies in `ffi/src/framework`, `table` of the table of all functions. With `table.rs` it
+//! prints `ffi/src/table.rs`, this table. It is a separate program behind the feature `gen`, so that only those who
+//! regenerate build cbindgen. `cargo xtask gen` starts it, never a person. It must never change the order of the
+//! table's entries: new entries go to its end.
 //!
 //! The macro `api!` declares the exports. To expand it, cbindgen would need an unstable compiler and
 //! would build all dependencies again. Instead, this program writes the signatures that the macro makes
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use quote::{format_ident, quote};
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, Expr, Field, FieldValue, Item, ItemFn, Lit, Meta, Visibility, parse_quote};
@@ -22,41 +23,40 @@ use syn::{Attribute, Expr, Field, FieldValue, Item, ItemFn, Lit, Meta, Visibilit
 /// The module with the table of all functions.
 const TABLE: &str = "table.rs";
 
-/// The function that hands the table out, and so is not in it.
-const TABLE_EXPORT: &str = "otr_host_api";
+/// The folder with the exports of `framework.h`.
+const FRAMEWORK: &str = "framework";
 
 fn main() -> anyhow::Result<()> {
-    let scratch: PathBuf = std::env::args_os()
-        .nth(1)
-        .context("usage: host-header SCRATCH-FOLDER")?
-        .into();
+    let mut arguments = std::env::args().skip(1);
+    let (Some(scratch), Some(what)) = (arguments.next(), arguments.next()) else {
+        bail!("usage: host-header SCRATCH-FOLDER outrigger|framework|table|table.rs");
+    };
+    let scratch = Path::new(&scratch).join(&what);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .context("xtask lies in the workspace")?;
     let ffi = root.join("ffi");
-    let table = table(&ffi.join("src"))?;
-    if std::env::args_os()
-        .nth(2)
-        .is_some_and(|flag| flag == "--table")
-    {
-        print!("{table}");
+    let source = ffi.join("src");
+    if what == TABLE {
+        print!("{}", table(&source)?);
         return Ok(());
     }
-    let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml"))
+    let config = ffi.join(format!("cbindgen-{what}.toml"));
+    let config = cbindgen::Config::from_file(&config)
         .map_err(anyhow::Error::msg)
-        .context("ffi/cbindgen.toml")?;
+        .with_context(|| config.display().to_string())?;
     fs::create_dir_all(&scratch)
         .with_context(|| format!("{} cannot be made", scratch.display()))?;
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for source in sources(&ffi.join("src"))? {
-        builder = builder.with_src(if source.ends_with(TABLE) {
-            let copy = scratch.join(TABLE);
-            fs::write(&copy, &table)
-                .with_context(|| format!("{} cannot be written", copy.display()))?;
-            copy
-        } else {
-            expanded(&source, &scratch)?
-        });
+    let sources = match what.as_str() {
+        "outrigger" => modules(&source, "lib.rs")?,
+        FRAMEWORK => modules(&source.join(FRAMEWORK), "mod.rs")?,
+        // As the committed one, which was generated just before.
+        "table" => vec![source.join(TABLE)],
+        _ => bail!("there is no header {what}"),
+    };
+    for source in sources {
+        builder = builder.with_src(expanded(&source, &scratch)?);
     }
     let mut header = Vec::new();
     builder.generate()?.write(&mut header);
@@ -78,16 +78,19 @@ fn tidied(header: &str) -> String {
     tidied
 }
 
-/// The crate's modules in the order of their declaration, which is the order of the header.
-fn sources(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let root = folder.join("lib.rs");
+/// The modules of a folder but the table, in the order of their declaration, which is the order of the header.
+fn modules(folder: &Path, root: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let root = folder.join(root);
     let modules = parse(&root)?
         .items
         .into_iter()
         .filter_map(|item| match item {
-            Item::Mod(module) => Some(folder.join(format!("{}.rs", module.ident))),
+            Item::Mod(module) if module.ident != FRAMEWORK => {
+                Some(folder.join(format!("{}.rs", module.ident)))
+            }
             _ => None,
-        });
+        })
+        .filter(|path| !path.ends_with(TABLE));
     Ok(std::iter::once(root.clone()).chain(modules).collect())
 }
 
@@ -101,8 +104,10 @@ fn parse(path: &Path) -> anyhow::Result<syn::File> {
 fn table(folder: &Path) -> anyhow::Result<String> {
     let mut exports = BTreeMap::new();
     let mut order = table_order(&folder.join(TABLE))?;
-    for source in sources(folder)? {
-        for item in parse_if_there(&source)?.items {
+    let mut sources = modules(folder, "lib.rs")?;
+    sources.extend(modules(&folder.join(FRAMEWORK), "mod.rs")?);
+    for source in sources {
+        for item in parse(&source)?.items {
             let functions = match item {
                 Item::Macro(call) if call.mac.path.is_ident("api") => {
                     call.mac.parse_body::<Exports>()?.0
@@ -112,12 +117,10 @@ fn table(folder: &Path) -> anyhow::Result<String> {
             };
             for function in functions {
                 let name = function.sig.ident.to_string();
-                if name != TABLE_EXPORT {
-                    if !order.contains(&name) {
-                        order.push(name.clone());
-                    }
-                    exports.insert(name, function.sig);
+                if !order.contains(&name) {
+                    order.push(name.clone());
                 }
+                exports.insert(name, function.sig);
             }
         }
     }
@@ -169,6 +172,15 @@ fn table(folder: &Path) -> anyhow::Result<String> {
             api_minor: OTR_HOST_API_MINOR,
             #(#values,)*
         };
+
+        /// All functions as a table, for hosts that load the library at run time: they look up only this
+        /// symbol. The table lives as long as the process. A host continues only if `api_major` is its own
+        /// OTR_HOST_API_MAJOR. The table has an entry if the entry lies within `struct_size`
+        /// (OTR_HOST_API_HAS).
+        #[unsafe(no_mangle)]
+        pub extern "C" fn otr_host_api() -> *const otr_host_api_t {
+            &raw const HOST_API
+        }
     };
     Ok(prettyplease::unparse(&file))
 }
