@@ -58,7 +58,7 @@ const COPIED: [(&str, &str); 11] = [
 ];
 
 /// The pages for those who write drivers and hosts, in the folder `docs`.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 15] = [
     "allocator.md",
     "command-line.md",
     "conformance.md",
@@ -73,6 +73,7 @@ const PAGES: [&str; 14] = [
     "memory-page.png",
     "memory.md",
     "operators.md",
+    "stability.md",
 ];
 
 /// The drivers that are libraries of their own: packages, and files.

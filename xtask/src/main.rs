@@ -13,6 +13,7 @@ mod demo;
 mod disk;
 mod dist;
 mod environment;
+mod freeze;
 mod fuzz;
 mod generate;
 mod gpu_pack;
@@ -71,6 +72,8 @@ enum Chore {
     Planted(planted::Options),
     /// Compare the binary interface of both contracts with the baseline
     Abi(abi::Options),
+    /// Keep the driver contract as it is now, with a driver that was compiled against it
+    Freeze(freeze::Options),
     /// Check the invariants that ARCHITECTURE.md states
     Tidy,
     /// Run a Python where the wheel is installed: `cargo xtask python -- -c 'import torch'`
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Chore::Soak(options) => soak::run(&workspace, &options),
         Chore::Planted(options) => planted::run(&workspace, &options),
         Chore::Abi(options) => abi::run(&workspace, &options),
+        Chore::Freeze(options) => freeze::run(&workspace, &options),
         Chore::Tidy => tidy::run(&workspace),
         Chore::Python(options) => python::run(&workspace, &options),
     });

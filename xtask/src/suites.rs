@@ -270,6 +270,7 @@ impl Run<'_> {
                 let filters: Vec<&str> = filters.iter().flat_map(|one| ["--filter", one]).collect();
                 conformance::suite(workspace, name, driver, &filters)
             }
+            Work::Frozen => conformance::frozen(workspace),
             Work::Mutants { in_part } => {
                 let turn = in_part.then(|| self.seed.pick("mutants", mutants::TURNS));
                 mutants::suite(workspace, turn)

@@ -10,6 +10,7 @@ use anyhow::Context;
 use super::LIMIT;
 use super::counts::Counts;
 use super::jobs::SECOND_DRIVER;
+use crate::freeze;
 use crate::native::DriverSpec;
 use crate::opencl;
 use crate::shell;
@@ -29,6 +30,18 @@ pub(super) fn second_driver(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .arg(workspace.path(SECOND_DRIVER));
     shell::step(workspace, "building the second driver", &mut command)?;
     Ok(library)
+}
+
+/// Runs the core tier on a driver of each version of the contract that is frozen.
+pub(super) fn frozen(workspace: &Workspace) -> anyhow::Result<Counts> {
+    let mut counts = Counts::default();
+    for (version, library) in freeze::drivers(workspace)? {
+        let text = format!("{}?devices=2&memory=268435456", library.display());
+        let driver = DriverSpec::new(workspace, text)?;
+        let name = format!("conf frozen {version}");
+        counts.add(suite(workspace, &name, &driver, &["--tier", "core"])?);
+    }
+    Ok(counts)
 }
 
 /// The folder for reports.

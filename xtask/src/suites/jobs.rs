@@ -153,6 +153,8 @@ pub(super) enum Work {
         /// Filters of the command line; none for the whole suite.
         filters: &'static [&'static str],
     },
+    /// The core tier on a driver of each version of the contract that is frozen.
+    Frozen,
     Mutants {
         /// One part of them, by the seed; else all.
         in_part: bool,
@@ -550,6 +552,7 @@ static JOBS: &[Job] = &[
         "host?devices=2&memory=256M&face=discrete&graphs=native&operators=native&virtual_memory=off",
     )
     .only(Tier::InTurn),
+    Job::new(Suite::Conformance, "conf frozen", Work::Frozen, 20),
     conformance(
         "conf driver-c",
         "examples/driver-c?devices=2&memory=268435456",
