@@ -295,7 +295,7 @@ fn device_count() -> Result<u32> {
 }
 
 fn device_name(device: u32) -> Result<String> {
-    Ok(hooks::runtime()?.device(device)?.properties().name.clone())
+    Ok(hooks::runtime()?.found(device)?.properties()?.name)
 }
 
 fn memory_use(device: u32) -> Result<MemoryUse> {

@@ -41,6 +41,8 @@ otr_code_t device_properties(otr_driver_t*, uint32_t, otr_device_properties_t* p
   properties->address_alignment = 64;
   return OTR_OK;
 }
+otr_code_t device_open(otr_driver_t*, uint32_t, const otr_device_params_t*) { return OTR_OK; }
+otr_code_t device_close(otr_driver_t*, uint32_t) { return OTR_OK; }
 otr_code_t memory_alloc(otr_driver_t*, uint32_t, const otr_memory_params_t* params, otr_address_t* address) {
   *address = reinterpret_cast<otr_address_t>(std::aligned_alloc(64, (params->size + 63) / 64 * 64));
   return *address == 0 ? OTR_ERR_OUT_OF_MEMORY : OTR_OK;
@@ -104,6 +106,8 @@ otr_driver_api_t table() {
   api.last_error = last_error;
   api.device_count = device_count;
   api.device_properties = device_properties;
+  api.device_open = device_open;
+  api.device_close = device_close;
   api.memory_alloc = memory_alloc;
   api.memory_free = memory_free;
   api.queue_create = queue_create;

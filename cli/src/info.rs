@@ -1,6 +1,6 @@
 //! `outrigger info`: the drivers that can be opened, their devices, and why others were refused.
 //!
-//! Work must never be submitted here, nor device memory allocated.
+//! No device is opened here: another program may need the memory that it takes.
 
 use std::io::Write as _;
 
@@ -75,7 +75,7 @@ fn describe(driver: &Driver, number: &mut u32, table: &mut Table) {
         // Every ordinal below the count has properties.
         if let Ok(properties) = driver.properties(ordinal) {
             line(&format!("device {number}"), properties.name.clone());
-            for (name, value) in rows(driver, ordinal, &properties) {
+            for (name, value) in rows(&properties) {
                 line(&format!("  {name}"), value);
             }
         }
@@ -86,15 +86,12 @@ fn describe(driver: &Driver, number: &mut u32, table: &mut Table) {
 /// The optional parts of the contract that the driver fills.
 fn offers(driver: &Driver) -> String {
     let parts = [
-        ("memory info", matches!(driver.memory_info(0), Ok(Some(_)))),
+        ("memory info", driver.as_raw().memory_info().is_some()),
         ("pinned memory", driver.pinned().is_some()),
         ("virtual memory", driver.virtual_memory().is_some()),
         ("shared memory", driver.ipc().is_some()),
         ("peer copies", driver.peer().is_some()),
-        (
-            "timestamps",
-            matches!(driver.device_time_ns(0), Ok(Some(_))),
-        ),
+        ("timestamps", driver.as_raw().timing().is_some()),
         ("operators", driver.operators().is_some()),
         ("graphs", driver.native_graphs().is_some()),
         ("collectives", driver.collectives().is_some()),
@@ -111,22 +108,17 @@ fn offers(driver: &Driver) -> String {
 }
 
 /// The properties of a device, as pairs of name and value.
-fn rows(
-    driver: &Driver,
-    ordinal: u32,
-    properties: &DeviceProperties,
-) -> Vec<(&'static str, String)> {
+fn rows(properties: &DeviceProperties) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !properties.vendor.is_empty() {
         rows.push(("vendor", properties.vendor.clone()));
     }
-    let total = gibibytes(properties.total_memory);
-    let memory = match driver.memory_info(ordinal) {
-        Ok(Some((free, _))) => format!("{total}, {} free", gibibytes(free)),
-        Ok(None) => total,
-        Err(error) => format!("{total}; free: {error}"),
-    };
-    rows.push(("memory", memory));
+    rows.push(("memory", gibibytes(properties.total_memory)));
+    for (kind, bytes) in properties.memory.iter().enumerate().skip(1) {
+        if *bytes > 0 {
+            rows.push(("memory", format!("{} of kind {kind}", gibibytes(*bytes))));
+        }
+    }
     let visible = if properties.host_visible() {
         "are host pointers"
     } else {
@@ -154,6 +146,12 @@ fn rows(
         if rate > 0 {
             rows.push((name, format!("{:.1} {unit}", rate as f64 / 1e9)));
         }
+    }
+    if let Some(place) = properties.pci {
+        rows.push(("pci", place.to_string()));
+    }
+    if let Some(node) = properties.numa_node {
+        rows.push(("numa node", node.to_string()));
     }
     if properties.uuid != [0; 16] {
         let digits = properties.uuid.iter().map(|byte| format!("{byte:02x}"));

@@ -99,6 +99,9 @@ pub const OTR_LOG_INFO: i32 = 3;
 pub const OTR_LOG_DEBUG: i32 = 4;
 pub const OTR_DEVICE_HOST_VISIBLE: u64 = 1;
 pub const OTR_DEVICE_CPU: u64 = 2;
+pub const OTR_DEVICE_PCI: u64 = 4;
+pub const OTR_DEVICE_NUMA: u64 = 8;
+pub const OTR_MEMORY_KINDS: u32 = 4;
 pub const OTR_FAILURE_QUEUE: u32 = 0;
 pub const OTR_FAILURE_COMMAND: u32 = 1;
 pub const OTR_FAILURE_DEVICE: u32 = 2;
@@ -579,12 +582,19 @@ pub struct otr_device_properties {
     pub sub_group: u32,
     pub local_memory_bytes: u32,
     pub argument_block_bytes: u32,
+    pub pci_domain: u32,
+    pub pci_bus: u32,
+    pub pci_device: u32,
+    pub pci_function: u32,
+    pub numa_node: u32,
+    pub reserved: u32,
+    pub memory_bytes: [u64; 4usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of otr_device_properties",
-    ][::core::mem::size_of::<otr_device_properties>() - 328usize];
+    ][::core::mem::size_of::<otr_device_properties>() - 384usize];
     [
         "Alignment of otr_device_properties",
     ][::core::mem::align_of::<otr_device_properties>() - 8usize];
@@ -657,6 +667,27 @@ const _: () = {
     [
         "Offset of field: otr_device_properties::argument_block_bytes",
     ][::core::mem::offset_of!(otr_device_properties, argument_block_bytes) - 324usize];
+    [
+        "Offset of field: otr_device_properties::pci_domain",
+    ][::core::mem::offset_of!(otr_device_properties, pci_domain) - 328usize];
+    [
+        "Offset of field: otr_device_properties::pci_bus",
+    ][::core::mem::offset_of!(otr_device_properties, pci_bus) - 332usize];
+    [
+        "Offset of field: otr_device_properties::pci_device",
+    ][::core::mem::offset_of!(otr_device_properties, pci_device) - 336usize];
+    [
+        "Offset of field: otr_device_properties::pci_function",
+    ][::core::mem::offset_of!(otr_device_properties, pci_function) - 340usize];
+    [
+        "Offset of field: otr_device_properties::numa_node",
+    ][::core::mem::offset_of!(otr_device_properties, numa_node) - 344usize];
+    [
+        "Offset of field: otr_device_properties::reserved",
+    ][::core::mem::offset_of!(otr_device_properties, reserved) - 348usize];
+    [
+        "Offset of field: otr_device_properties::memory_bytes",
+    ][::core::mem::offset_of!(otr_device_properties, memory_bytes) - 352usize];
 };
 pub type otr_device_properties_t = otr_device_properties;
 #[repr(C)]
@@ -683,6 +714,34 @@ const _: () = {
     ][::core::mem::offset_of!(otr_open_params, options) - 16usize];
 };
 pub type otr_open_params_t = otr_open_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_device_params {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub flags: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_device_params"][::core::mem::size_of::<otr_device_params>() - 24usize];
+    [
+        "Alignment of otr_device_params",
+    ][::core::mem::align_of::<otr_device_params>() - 8usize];
+    [
+        "Offset of field: otr_device_params::struct_size",
+    ][::core::mem::offset_of!(otr_device_params, struct_size) - 0usize];
+    [
+        "Offset of field: otr_device_params::next",
+    ][::core::mem::offset_of!(otr_device_params, next) - 8usize];
+    [
+        "Offset of field: otr_device_params::flags",
+    ][::core::mem::offset_of!(otr_device_params, flags) - 16usize];
+    [
+        "Offset of field: otr_device_params::reserved",
+    ][::core::mem::offset_of!(otr_device_params, reserved) - 20usize];
+};
+pub type otr_device_params_t = otr_device_params;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_queue_params {
@@ -1876,6 +1935,16 @@ pub struct otr_driver_api {
             arg2: *mut otr_device_properties_t,
         ) -> otr_code_t,
     >,
+    pub device_open: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            arg2: *const otr_device_params_t,
+        ) -> otr_code_t,
+    >,
+    pub device_close: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut otr_driver_t, device: u32) -> otr_code_t,
+    >,
     pub memory_alloc: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
@@ -1981,7 +2050,7 @@ pub struct otr_driver_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 288usize];
+    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 304usize];
     ["Alignment of otr_driver_api"][::core::mem::align_of::<otr_driver_api>() - 8usize];
     [
         "Offset of field: otr_driver_api::struct_size",
@@ -2020,80 +2089,86 @@ const _: () = {
         "Offset of field: otr_driver_api::device_properties",
     ][::core::mem::offset_of!(otr_driver_api, device_properties) - 80usize];
     [
+        "Offset of field: otr_driver_api::device_open",
+    ][::core::mem::offset_of!(otr_driver_api, device_open) - 88usize];
+    [
+        "Offset of field: otr_driver_api::device_close",
+    ][::core::mem::offset_of!(otr_driver_api, device_close) - 96usize];
+    [
         "Offset of field: otr_driver_api::memory_alloc",
-    ][::core::mem::offset_of!(otr_driver_api, memory_alloc) - 88usize];
+    ][::core::mem::offset_of!(otr_driver_api, memory_alloc) - 104usize];
     [
         "Offset of field: otr_driver_api::memory_free",
-    ][::core::mem::offset_of!(otr_driver_api, memory_free) - 96usize];
+    ][::core::mem::offset_of!(otr_driver_api, memory_free) - 112usize];
     [
         "Offset of field: otr_driver_api::queue_create",
-    ][::core::mem::offset_of!(otr_driver_api, queue_create) - 104usize];
+    ][::core::mem::offset_of!(otr_driver_api, queue_create) - 120usize];
     [
         "Offset of field: otr_driver_api::queue_destroy",
-    ][::core::mem::offset_of!(otr_driver_api, queue_destroy) - 112usize];
+    ][::core::mem::offset_of!(otr_driver_api, queue_destroy) - 128usize];
     [
         "Offset of field: otr_driver_api::queue_query",
-    ][::core::mem::offset_of!(otr_driver_api, queue_query) - 120usize];
+    ][::core::mem::offset_of!(otr_driver_api, queue_query) - 136usize];
     [
         "Offset of field: otr_driver_api::queue_synchronize",
-    ][::core::mem::offset_of!(otr_driver_api, queue_synchronize) - 128usize];
+    ][::core::mem::offset_of!(otr_driver_api, queue_synchronize) - 144usize];
     [
         "Offset of field: otr_driver_api::queue_wait_event",
-    ][::core::mem::offset_of!(otr_driver_api, queue_wait_event) - 136usize];
+    ][::core::mem::offset_of!(otr_driver_api, queue_wait_event) - 152usize];
     [
         "Offset of field: otr_driver_api::event_create",
-    ][::core::mem::offset_of!(otr_driver_api, event_create) - 144usize];
+    ][::core::mem::offset_of!(otr_driver_api, event_create) - 160usize];
     [
         "Offset of field: otr_driver_api::event_destroy",
-    ][::core::mem::offset_of!(otr_driver_api, event_destroy) - 152usize];
+    ][::core::mem::offset_of!(otr_driver_api, event_destroy) - 168usize];
     [
         "Offset of field: otr_driver_api::event_record",
-    ][::core::mem::offset_of!(otr_driver_api, event_record) - 160usize];
+    ][::core::mem::offset_of!(otr_driver_api, event_record) - 176usize];
     [
         "Offset of field: otr_driver_api::event_query",
-    ][::core::mem::offset_of!(otr_driver_api, event_query) - 168usize];
+    ][::core::mem::offset_of!(otr_driver_api, event_query) - 184usize];
     [
         "Offset of field: otr_driver_api::event_synchronize",
-    ][::core::mem::offset_of!(otr_driver_api, event_synchronize) - 176usize];
+    ][::core::mem::offset_of!(otr_driver_api, event_synchronize) - 192usize];
     [
         "Offset of field: otr_driver_api::copy",
-    ][::core::mem::offset_of!(otr_driver_api, copy) - 184usize];
+    ][::core::mem::offset_of!(otr_driver_api, copy) - 200usize];
     [
         "Offset of field: otr_driver_api::fill",
-    ][::core::mem::offset_of!(otr_driver_api, fill) - 192usize];
+    ][::core::mem::offset_of!(otr_driver_api, fill) - 208usize];
     [
         "Offset of field: otr_driver_api::host_call",
-    ][::core::mem::offset_of!(otr_driver_api, host_call) - 200usize];
+    ][::core::mem::offset_of!(otr_driver_api, host_call) - 216usize];
     [
         "Offset of field: otr_driver_api::queue_flush",
-    ][::core::mem::offset_of!(otr_driver_api, queue_flush) - 208usize];
+    ][::core::mem::offset_of!(otr_driver_api, queue_flush) - 224usize];
     [
         "Offset of field: otr_driver_api::memory_info",
-    ][::core::mem::offset_of!(otr_driver_api, memory_info) - 216usize];
+    ][::core::mem::offset_of!(otr_driver_api, memory_info) - 232usize];
     [
         "Offset of field: otr_driver_api::virtual_memory",
-    ][::core::mem::offset_of!(otr_driver_api, virtual_memory) - 224usize];
+    ][::core::mem::offset_of!(otr_driver_api, virtual_memory) - 240usize];
     [
         "Offset of field: otr_driver_api::pinned_memory",
-    ][::core::mem::offset_of!(otr_driver_api, pinned_memory) - 232usize];
+    ][::core::mem::offset_of!(otr_driver_api, pinned_memory) - 248usize];
     [
         "Offset of field: otr_driver_api::peer",
-    ][::core::mem::offset_of!(otr_driver_api, peer) - 240usize];
+    ][::core::mem::offset_of!(otr_driver_api, peer) - 256usize];
     [
         "Offset of field: otr_driver_api::timing",
-    ][::core::mem::offset_of!(otr_driver_api, timing) - 248usize];
+    ][::core::mem::offset_of!(otr_driver_api, timing) - 264usize];
     [
         "Offset of field: otr_driver_api::kernel",
-    ][::core::mem::offset_of!(otr_driver_api, kernel) - 256usize];
+    ][::core::mem::offset_of!(otr_driver_api, kernel) - 272usize];
     [
         "Offset of field: otr_driver_api::operators",
-    ][::core::mem::offset_of!(otr_driver_api, operators) - 264usize];
+    ][::core::mem::offset_of!(otr_driver_api, operators) - 280usize];
     [
         "Offset of field: otr_driver_api::graph",
-    ][::core::mem::offset_of!(otr_driver_api, graph) - 272usize];
+    ][::core::mem::offset_of!(otr_driver_api, graph) - 288usize];
     [
         "Offset of field: otr_driver_api::ipc",
-    ][::core::mem::offset_of!(otr_driver_api, ipc) - 280usize];
+    ][::core::mem::offset_of!(otr_driver_api, ipc) - 296usize];
 };
 pub type otr_driver_api_t = otr_driver_api;
 pub type otr_driver_get_api_fn = ::core::option::Option<

@@ -117,7 +117,7 @@ impl Collectives<'_> {
     /// one that is not good any more; what else the driver answers.
     pub fn create(&self, device: u32, params: &CommParams<'_>) -> Result<Comm> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.open_device(device)?;
         let create = entry!(self.group, create);
         let raw = sys::otr_comm_params {
             struct_size: size_of::<sys::otr_comm_params>(),

@@ -3,7 +3,8 @@
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::fork::refuse_fork;
 use crate::profile::{What, WorkKind};
@@ -15,12 +16,28 @@ use crate::{Code, DeviceProperties, Error, Event, Queue, Result, params, sys};
 ///
 /// It is cheap to clone. The library stays loaded and the driver open until the last clone, queue,
 /// event and kernel is gone. Memory is the exception: the caller frees it before that.
+///
+/// A device is opened by the first call that needs it open, and stays so until [`close_device`](Self::close_device).
 #[derive(Clone)]
 pub struct Driver(Arc<Inner>);
 
 struct Inner {
-    devices: Vec<DeviceProperties>,
+    devices: Vec<Place>,
     raw: RawDriver,
+}
+
+/// A device, which may be open.
+pub(crate) struct Place {
+    is_open: AtomicBool,
+    found: DeviceProperties,
+    /// The properties that the device had when it was first opened (R57).
+    opened: OnceLock<DeviceProperties>,
+}
+
+impl Place {
+    fn properties(&self) -> &DeviceProperties {
+        self.opened.get().unwrap_or(&self.found)
+    }
 }
 
 impl Driver {
@@ -48,7 +65,7 @@ impl Driver {
     /// # Errors
     /// `LOAD` if the driver has no device or broken properties; it is closed then.
     pub fn from_raw(raw: RawDriver) -> Result<Self> {
-        let devices = read_devices(&raw)?;
+        let devices = find_devices(&raw)?;
         Ok(Self(Arc::new(Inner { devices, raw })))
     }
 
@@ -88,12 +105,80 @@ impl Driver {
         self.0.devices.len() as u32
     }
 
-    /// The properties of a device.
+    /// The properties of a device, which need not be open: then its priorities may be 0.
     ///
     /// # Errors
     /// `INVALID_DEVICE` with the number of devices.
     pub fn properties(&self, device: u32) -> Result<DeviceProperties> {
-        self.check_device(device).cloned()
+        Ok(self.place(device)?.properties().clone())
+    }
+
+    /// Whether a device is open; `false` for one that is not there.
+    pub fn is_open(&self, device: u32) -> bool {
+        let place = self.0.devices.get(device as usize);
+        place.is_some_and(|place| place.is_open.load(Ordering::Acquire))
+    }
+
+    /// Opens a device, if it is not open.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`; why the driver cannot open it, with its name. A later call tries again.
+    #[inline]
+    pub fn open_device(&self, device: u32) -> Result<()> {
+        let place = self.place(device)?;
+        if place.is_open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.open_now(device, place)
+    }
+
+    /// Threads may come here at a time: R58 lets all of them open it.
+    #[cold]
+    fn open_now(&self, device: u32, place: &Place) -> Result<()> {
+        refuse_fork()?;
+        let open = entry!(self.0.raw.table().api, device_open);
+        // SAFETY: the handle is open; NULL means defaults.
+        let opened = self.check(unsafe { open(self.handle(), device, std::ptr::null()) });
+        opened.map_err(|error| self.unopened(device, &error))?;
+        if place.opened.get().is_none() {
+            let properties = read_properties(&self.0.raw, device);
+            let properties = properties.map_err(|error| self.unopened(device, &error))?;
+            place.opened.get_or_init(|| properties);
+        }
+        place.is_open.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    #[cold]
+    fn unopened(&self, device: u32, error: &Error) -> Error {
+        let text = format!(
+            "opening device {device} of the driver {}: {}",
+            self.name(),
+            error.message()
+        );
+        Error::new(error.code(), text)
+    }
+
+    /// Closes a device. The next call that needs it opens it again.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` for a device that is not open; `BUSY` while objects or memory of it live.
+    pub fn close_device(&self, device: u32) -> Result<()> {
+        refuse_fork()?;
+        let place = self.place(device)?;
+        let close = entry!(self.0.raw.table().api, device_close);
+        // SAFETY: the handle is open; R8: nothing of the device is in use.
+        self.check(unsafe { close(self.handle(), device) })?;
+        place.is_open.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Opens the first device if none is open, for calls that name no device.
+    pub(crate) fn open_any(&self) -> Result<()> {
+        if (0..self.device_count()).any(|device| self.is_open(device)) {
+            return Ok(());
+        }
+        self.open_device(0)
     }
 
     /// Whether both are clones of one open driver.
@@ -108,7 +193,7 @@ impl Driver {
     /// `OUT_OF_MEMORY`; `INVALID_ARGUMENT` for a size of 0; `INVALID_DEVICE`.
     pub fn memory_alloc(&self, device: u32, size: u64) -> Result<u64> {
         refuse_fork()?;
-        self.check_device(device)?;
+        self.open_device(device)?;
         if size == 0 {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
@@ -164,10 +249,10 @@ impl Driver {
     /// `INVALID_DEVICE`, or what the driver answers.
     pub fn memory_info(&self, device: u32) -> Result<Option<(u64, u64)>> {
         refuse_fork()?;
-        self.check_device(device)?;
         let Some(group) = &self.0.raw.table().memory_info else {
             return Ok(None);
         };
+        self.open_device(device)?;
         let (mut free, mut total) = (0, 0);
         let info = entry!(group, info);
         // SAFETY: the handle is open and both numbers live through the call.
@@ -202,10 +287,10 @@ impl Driver {
     /// `INVALID_DEVICE`, or what the driver answers.
     pub fn device_time_ns(&self, device: u32) -> Result<Option<u64>> {
         refuse_fork()?;
-        self.check_device(device)?;
         let Some(group) = &self.0.raw.table().timing else {
             return Ok(None);
         };
+        self.open_device(device)?;
         let mut time = 0;
         let device_time = entry!(group, device_time);
         // SAFETY: the handle is open and `time` lives through the call.
@@ -219,7 +304,7 @@ impl Driver {
     /// `INVALID_DEVICE`, `OUT_OF_HOST_MEMORY`, or what else the driver answers.
     pub fn queue_create(&self, device: u32, priority: i32) -> Result<Queue> {
         refuse_fork()?;
-        self.check_device(device)?;
+        self.open_device(device)?;
         Queue::create(self, device, priority)
     }
 
@@ -229,7 +314,7 @@ impl Driver {
     /// `INVALID_DEVICE`; `UNSUPPORTED` for `timing` if the driver has no timestamps.
     pub fn event_create(&self, device: u32, timing: bool) -> Result<Event> {
         refuse_fork()?;
-        self.check_device(device)?;
+        self.open_device(device)?;
         Event::create(self, device, timing)
     }
 
@@ -253,7 +338,7 @@ impl Driver {
         self.0.raw.handle()
     }
 
-    pub(crate) fn check_device(&self, device: u32) -> Result<&DeviceProperties> {
+    pub(crate) fn place(&self, device: u32) -> Result<&Place> {
         self.0.devices.get(device as usize).ok_or_else(|| {
             let count = self.0.devices.len();
             Error::new(
@@ -289,7 +374,7 @@ impl fmt::Debug for Driver {
     }
 }
 
-fn read_devices(raw: &RawDriver) -> Result<Vec<DeviceProperties>> {
+fn find_devices(raw: &RawDriver) -> Result<Vec<Place>> {
     let mut count = 0;
     let device_count = entry!(raw.table().api, device_count);
     // SAFETY: the handle is open and `count` lives through the call.
@@ -304,24 +389,31 @@ fn read_devices(raw: &RawDriver) -> Result<Vec<DeviceProperties>> {
              failing its `open`",
         ));
     }
+    let place = |device| {
+        Ok(Place {
+            is_open: AtomicBool::new(false),
+            found: read_properties(raw, device)?,
+            opened: OnceLock::new(),
+        })
+    };
+    (0..count).map(place).collect()
+}
+
+fn read_properties(raw: &RawDriver, device: u32) -> Result<DeviceProperties> {
     let device_properties = entry!(raw.table().api, device_properties);
-    let mut devices = Vec::new();
-    for device in 0..count {
-        let mut properties = DeviceProperties::raw();
-        // SAFETY: the handle is open and `properties` lives through the call, with its size in it.
-        let code = Code(unsafe { device_properties(raw.handle(), device, &mut properties) });
-        if code != Code::OK {
-            let what = format!("device_properties of device {device} (of {count})");
-            return Err(while_opening(&what, raw.failed(code)));
-        }
-        devices.push(DeviceProperties::from_raw(&properties).map_err(|problem| {
-            Error::new(
-                Code::LOAD,
-                format!("the properties of device {device}: {problem}"),
-            )
-        })?);
+    let mut properties = DeviceProperties::raw();
+    // SAFETY: the handle is open and `properties` lives through the call, with its size in it.
+    let code = Code(unsafe { device_properties(raw.handle(), device, &mut properties) });
+    if code != Code::OK {
+        let what = format!("device_properties of device {device}");
+        return Err(while_opening(&what, raw.failed(code)));
     }
-    Ok(devices)
+    DeviceProperties::from_raw(&properties).map_err(|problem| {
+        Error::new(
+            Code::LOAD,
+            format!("the properties of device {device}: {problem}"),
+        )
+    })
 }
 
 fn while_opening(what: &str, error: Error) -> Error {
@@ -351,6 +443,7 @@ impl Pinned<'_> {
                 "an allocation of 0 bytes of pinned memory; at least one is needed",
             ));
         }
+        self.driver.open_any()?;
         let mut pointer = std::ptr::null_mut();
         let alloc = entry!(self.group, alloc);
         // SAFETY: the handle is open and `pointer` lives through the call.
@@ -395,8 +488,8 @@ impl Peer<'_> {
     /// `INVALID_DEVICE`, or what the driver answers.
     pub fn can_access(&self, device: u32, peer: u32) -> Result<bool> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
-        self.driver.check_device(peer)?;
+        self.driver.open_device(device)?;
+        self.driver.open_device(peer)?;
         let mut yes = 0;
         let can_access = entry!(self.group, can_access);
         // SAFETY: the handle is open and `yes` lives through the call.
@@ -422,8 +515,8 @@ impl Peer<'_> {
         size: u64,
     ) -> Result<()> {
         refuse_fork()?;
-        self.driver.check_device(dst.0)?;
-        self.driver.check_device(src.0)?;
+        self.driver.open_device(dst.0)?;
+        self.driver.open_device(src.0)?;
         if !queue.driver().same_as(self.driver) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,

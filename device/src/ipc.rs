@@ -63,7 +63,7 @@ impl Ipc<'_> {
     /// `UNSUPPORTED` where the driver refuses its own process; `INVALID_DEVICE`.
     pub fn memory_import(&self, device: u32, handle: &IpcHandle) -> Result<Imported> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.open_device(device)?;
         let raw = params::ipc_handle(handle.0);
         let mut found = params::imported();
         let import = entry!(self.group, memory_import);
@@ -128,7 +128,7 @@ impl Ipc<'_> {
     /// As of [`memory_import`](Self::memory_import); `UNSUPPORTED` where the driver shares none.
     pub fn physical_import(&self, device: u32, handle: &IpcHandle) -> Result<(Physical, u64)> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.open_device(device)?;
         let Some(import) = self.group.physical_import else {
             return Err(self.no_physical());
         };
@@ -179,6 +179,7 @@ impl Ipc<'_> {
         let Some(import) = self.group.event_import else {
             return Err(self.no_events());
         };
+        self.driver.open_any()?;
         let raw = params::ipc_handle(handle.0);
         let mut event = std::ptr::null_mut();
         // SAFETY: the driver is open, and both live through the call.

@@ -216,7 +216,7 @@ impl Driver {
         options: Option<&CStr>,
     ) -> Result<Module> {
         refuse_fork()?;
-        self.check_device(device)?;
+        self.open_device(device)?;
         let Some(group) = &self.table().kernel else {
             let text = format!("the driver {} takes no code", self.name());
             return Err(Error::new(Code::UNSUPPORTED, text));
@@ -256,7 +256,7 @@ impl Operators<'_> {
     /// `INVALID_DEVICE`, or what else the driver answers; `INTERNAL` for a name that is NULL.
     pub fn names(&self, device: u32) -> Result<Vec<CString>> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.place(device)?;
         let names = entry!(self.group, names);
         let (mut list, mut count) = (std::ptr::null(), 0);
         // SAFETY: the driver is open, and both outputs live through the call.
@@ -293,7 +293,7 @@ impl Operators<'_> {
         call: &sys::otr_operator_call,
     ) -> Result<Option<(Operator, Needs)>> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.open_device(device)?;
         let prepare = entry!(self.group, prepare);
         let mut answer = sys::otr_operator_answer {
             struct_size: size_of::<sys::otr_operator_answer>(),

@@ -67,7 +67,7 @@ pub use loader::{default_search_path, load, own_directory};
 pub use outcome::NO_OUTCOME;
 pub use outrigger_contract as sys;
 pub use outrigger_contract::params;
-pub use properties::{CodeLimits, DeviceProperties, FailureScope};
+pub use properties::{CodeLimits, DeviceProperties, FailureScope, PciPlace};
 pub use queue::{Arguments, CopyKind, Grid, HostFn, Queue, Rows};
 pub use raw::RawDriver;
 pub use report::{Candidate, CandidateKind, LoadReport, Outcome};

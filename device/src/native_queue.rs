@@ -36,7 +36,7 @@ impl Driver {
     /// `native` is a native queue of the driver's interface, and lives as R56 has it.
     pub unsafe fn queue_adopt(&self, device: u32, native: u64) -> Result<Queue> {
         refuse_fork()?;
-        self.check_device(device)?;
+        self.open_device(device)?;
         let adopt = entry!(self.native_queues()?, adopt);
         let mut handle = std::ptr::null_mut();
         // SAFETY: the driver is open, and the handle lives through the call; R56 by this function's contract.

@@ -1,8 +1,11 @@
 //! The properties of a device, as an owned Rust struct.
 
+use std::fmt;
+
 use crate::sys;
 
-/// The properties of a device; they do not change while the driver is open.
+/// The properties of a device. They do not change while the driver is open, but for the priorities, which may be 0 until
+/// the device is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProperties {
     /// The name for people.
@@ -35,6 +38,46 @@ pub struct DeviceProperties {
     pub failure_scope: FailureScope,
     /// Limits of code that is loaded as a module.
     pub limits: CodeLimits,
+    /// Where the device is plugged in, if that is known.
+    pub pci: Option<PciPlace>,
+    /// The node of the host's memory that is nearest, if that is known.
+    pub numa_node: Option<u32>,
+    /// Bytes of memory of each kind, by its number; 0 if there is none of it. The first is `total_memory`.
+    pub memory: [u64; sys::OTR_MEMORY_KINDS as usize],
+}
+
+/// A place on the PCI bus, written as `0000:01:00.0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciPlace {
+    /// The domain, which some call segment.
+    pub domain: u32,
+    /// The bus within the domain.
+    pub bus: u32,
+    /// The device on the bus.
+    pub device: u32,
+    /// The function of the device.
+    pub function: u32,
+}
+
+impl fmt::Display for PciPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            domain,
+            bus,
+            device,
+            function,
+        } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+impl PciPlace {
+    /// The node of the host's memory that is nearest, as the system knows it. Few interfaces of vendors tell it.
+    fn numa_node(self) -> Option<u32> {
+        let path = format!("/sys/bus/pci/devices/{self}/numa_node");
+        // A machine with one node says -1.
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
 }
 
 /// How far a failure of the device's own work reaches.
@@ -116,6 +159,13 @@ impl DeviceProperties {
             sub_group: 0,
             local_memory_bytes: 0,
             argument_block_bytes: 0,
+            pci_domain: 0,
+            pci_bus: 0,
+            pci_device: 0,
+            pci_function: 0,
+            numa_node: 0,
+            reserved: 0,
+            memory_bytes: [0; sys::OTR_MEMORY_KINDS as usize],
         }
     }
 
@@ -143,6 +193,18 @@ impl DeviceProperties {
                 ));
             }
         };
+        let pci = (raw.flags & sys::OTR_DEVICE_PCI != 0).then_some(PciPlace {
+            domain: raw.pci_domain,
+            bus: raw.pci_bus,
+            device: raw.pci_device,
+            function: raw.pci_function,
+        });
+        let numa_node = match raw.flags & sys::OTR_DEVICE_NUMA {
+            0 => pci.and_then(PciPlace::numa_node),
+            _ => Some(raw.numa_node),
+        };
+        let mut memory = raw.memory_bytes;
+        memory[0] = raw.total_memory;
         Ok(Self {
             name: text(&raw.name),
             vendor: text(&raw.vendor),
@@ -167,6 +229,9 @@ impl DeviceProperties {
                 local_memory: raw.local_memory_bytes,
                 arguments: raw.argument_block_bytes,
             },
+            pci,
+            numa_node,
+            memory,
         })
     }
 }
@@ -184,6 +249,7 @@ fn text(field: &[std::ffi::c_char]) -> String {
 #[cfg(test)]
 mod tests {
     use super::DeviceProperties;
+    use crate::sys;
 
     #[test]
     fn a_field_without_nul_is_read_to_its_end_and_no_further() {
@@ -193,6 +259,31 @@ mod tests {
         let properties = DeviceProperties::from_raw(&raw).unwrap();
         assert_eq!(properties.name, "x".repeat(128));
         assert_eq!(properties.vendor, "");
+    }
+
+    #[test]
+    fn a_place_counts_only_with_its_flag() {
+        let mut raw = DeviceProperties::raw();
+        raw.address_alignment = 64;
+        raw.total_memory = 5;
+        (
+            raw.pci_domain,
+            raw.pci_bus,
+            raw.pci_device,
+            raw.pci_function,
+        ) = (0xfff0, 0x1a, 0x1f, 7);
+        raw.numa_node = 3;
+        raw.memory_bytes = [0, 7, 0, 9];
+        let found = DeviceProperties::from_raw(&raw).unwrap();
+        assert_eq!((found.pci, found.numa_node), (None, None));
+        assert_eq!(found.memory, [5, 7, 0, 9]);
+        raw.flags = sys::OTR_DEVICE_PCI | sys::OTR_DEVICE_NUMA;
+        let found = DeviceProperties::from_raw(&raw).unwrap();
+        assert_eq!(found.pci.unwrap().to_string(), "fff0:1a:1f.7");
+        assert_eq!(found.numa_node, Some(3));
+        // A place that this machine does not have.
+        raw.flags = sys::OTR_DEVICE_PCI;
+        assert_eq!(DeviceProperties::from_raw(&raw).unwrap().numa_node, None);
     }
 
     #[test]

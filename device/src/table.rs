@@ -113,7 +113,8 @@ impl Table {
             return Err(other_major(api.api_major, api.api_minor));
         }
         let entries = entries!(api, sys::otr_driver_api:
-            open close last_error device_count device_properties memory_alloc memory_free
+            open close last_error device_count device_properties device_open device_close
+            memory_alloc memory_free
             queue_create queue_destroy queue_query queue_synchronize queue_wait_event
             event_create event_destroy event_record event_query event_synchronize
             copy fill host_call);

@@ -71,7 +71,7 @@ impl VirtualMemory<'_> {
     /// `INVALID_DEVICE`; `INTERNAL` if it is no power of two; what else the driver answers.
     pub fn granularity(&self, device: u32) -> Result<u64> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.open_device(device)?;
         let mut bytes = 0;
         let granularity = entry!(self.group, granularity);
         // SAFETY: the handle is open and `bytes` lives through the call.
@@ -97,7 +97,7 @@ impl VirtualMemory<'_> {
     /// `OUT_OF_MEMORY` or `OUT_OF_HOST_MEMORY`; `INVALID_DEVICE`.
     pub fn reserve(&self, device: u32, size: u64, alignment: u64) -> Result<u64> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.open_device(device)?;
         let mut address = 0;
         let params = params::reserve(size, alignment);
         let reserve = entry!(self.group, reserve);
@@ -132,7 +132,7 @@ impl VirtualMemory<'_> {
     /// `INVALID_DEVICE`.
     pub fn create(&self, device: u32, size: u64) -> Result<Physical> {
         refuse_fork()?;
-        self.driver.check_device(device)?;
+        self.driver.open_device(device)?;
         let mut handle = std::ptr::null_mut();
         let params = sys::otr_memory_params {
             flags: self.driver.memory_flags(),

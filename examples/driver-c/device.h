@@ -10,7 +10,7 @@
 #define DRIVER_VERSION "1.0.0"
 
 /* ---- 1. Which devices there are ----------------------------------------------------------------------------- */
-/* One for each device and `open`: handles of your SDK. */
+/* One for each device and `open`: handles of your SDK. All zero until `device_open`. */
 struct device { uint32_t number; };
 
 /* The number of devices; `wanted` comes from the option `devices` of `open`, 0 without it. */
@@ -19,7 +19,7 @@ static otr_code_t find_devices(uint32_t wanted, uint32_t* count) {
   return OTR_OK;
 }
 
-/* Gets a device ready, counted from 0. */
+/* Gets a device ready, counted from 0: its context. Only devices that are used are opened. */
 static otr_code_t device_open(struct device* device, uint32_t number) {
   device->number = number;
   return OTR_OK;
@@ -28,8 +28,9 @@ static otr_code_t device_open(struct device* device, uint32_t number) {
 static void device_close(struct device* device) { (void)device; }
 
 /* ---- 2. What a device says of itself ------------------------------------------------------------------------ */
-static void device_describe(const struct device* device, otr_device_properties_t* about) {
-  snprintf(about->name, sizeof about->name, "example device %u", device->number);
+/* Asked also before the device is opened. */
+static void device_describe(uint32_t number, otr_device_properties_t* about) {
+  snprintf(about->name, sizeof about->name, "example device %u", number);
   snprintf(about->vendor, sizeof about->vendor, DRIVER_VENDOR);
   about->total_memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2; /* bytes */
   about->address_alignment = 64;          /* of all that `device_alloc` gives (R14) */

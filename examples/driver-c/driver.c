@@ -44,9 +44,12 @@ __attribute__((format(printf, 2, 3))) static otr_code_t fail(otr_code_t code, co
 #define REQUIRE_MEMORY(p) REQUIRE(p != NULL, OTR_ERR_OUT_OF_HOST_MEMORY, "no host memory left for: " #p) /* R29 */
 #define REQUIRE_FLAGS(flags, known) REQUIRE((flags & ~(known)) == 0, OTR_ERR_INVALID_ARGUMENT, \
   "of the " #flags " 0x%x only 0x%x are known", flags, known)
-#define REQUIRE_DEVICE(driver, index, out) REQUIRE_HANDLE(driver); REQUIRE_POINTER(out); \
+#define REQUIRE_FOUND(driver, index) REQUIRE_HANDLE(driver); \
   REQUIRE(index < driver->device_count, OTR_ERR_INVALID_DEVICE, \
           "there is no device %u: the driver has %u, counted from 0", index, driver->device_count)
+#define REQUIRE_OPEN(driver, index) REQUIRE_FOUND(driver, index); \
+  REQUIRE(driver->open[index], OTR_ERR_INVALID_DEVICE, "device %u is not open: device_open comes first", index) /* R57 */
+#define REQUIRE_DEVICE(driver, index, out) REQUIRE_OPEN(driver, index); REQUIRE_POINTER(out)
 #define REQUIRE_SAME_DRIVER(event, queue) REQUIRE_HANDLE(event); REQUIRE_HANDLE(queue); \
   REQUIRE(event->driver == queue->driver, OTR_ERR_INVALID_HANDLE, "event and queue are of two drivers")
 #define REQUIRE_RANGE(driver, address, size) REQUIRE(is_memory(driver, address, size), OTR_ERR_INVALID_ARGUMENT, \
@@ -64,12 +67,13 @@ struct otr_driver {
   uint64_t memory[MAX_DEVICES]; /* bytes of each device, or what the option allows */
   uint32_t alignment[MAX_DEVICES];
   uint32_t device_count;
+  _Atomic bool open[MAX_DEVICES];
+  pthread_mutex_t turn;  /* held while a device is opened or closed */
   pthread_mutex_t lock;  /* guards what follows, and queues, events and commands */
   pthread_cond_t passed; /* for those who wait for a point */
   uint64_t used[MAX_DEVICES];
   struct allocation* allocations; /* a list will do: the allocator above asks for few and large blocks */
-  otr_queue_t* queues;            /* all that were ever made: a destroyed one that is idle is used again */
-  bool closing;
+  otr_queue_t* queues;            /* of devices that are open: a destroyed one that is idle is used again */
 };
 
 /* The outcome of work: OTR_OK, or the first failure, which keeps its origin when events carry it to other queues. */
@@ -98,7 +102,7 @@ struct otr_queue {
   struct stream stream;
   otr_driver_t* driver;
   uint32_t device;
-  bool destroyed;
+  bool destroyed, ending;
   uint64_t submitted;
   _Atomic uint64_t backlog;
   struct command *first, *last; /* the first one runs */
@@ -217,9 +221,9 @@ static void* queue_main(void* argument) {
   otr_driver_t* driver = queue->driver;
   lock(driver);
   for (;;) {
-    while (queue->first == NULL && !driver->closing) pthread_cond_wait(&queue->work, &driver->lock);
+    while (queue->first == NULL && !queue->ending) pthread_cond_wait(&queue->work, &driver->lock);
     struct command* command = queue->first;
-    if (command == NULL) break; /* R12: closing, and all work is done */
+    if (command == NULL) break; /* R12, R58: closing, and all work is done */
     struct outcome outcome = {.code = OTR_OK, .number = command->number};
     if (command->kind == POINT) {
       pass(queue, command);
@@ -449,21 +453,65 @@ static otr_code_t queue_wait_event(otr_queue_t* queue, otr_drv_event_t* event) {
 }
 
 /* ---- 7. The driver ------------------------------------------------------------------------------------------ */
-static otr_code_t driver_close(otr_driver_t* driver) { /* R12: nothing of it is alive */
-  REQUIRE_HANDLE(driver);
+/* One device, whatever becomes of the others (R58). */
+static otr_code_t open_device(otr_driver_t* driver, uint32_t device, const otr_device_params_t* params) {
+  REQUIRE_FOUND(driver, device);
+  if (params != NULL && HAS(otr_device_params_t, params, flags)) REQUIRE_FLAGS(params->flags, 0u);
+  pthread_mutex_lock(&driver->turn);
+  const otr_code_t code = driver->open[device] ? OTR_OK : device_open(&driver->devices[device], device);
+  if (code == OTR_OK) driver->open[device] = true;
+  pthread_mutex_unlock(&driver->turn);
+  return code;
+}
+
+/* Takes a queue of the device from the list, and tells its thread to end once it has nothing left; NULL: there is none. */
+static otr_queue_t* take_queue(otr_driver_t* driver, uint32_t device) {
   lock(driver);
-  driver->closing = true; /* each thread ends once it has nothing left */
-  unlock(driver);
-  for (otr_queue_t* queue; (queue = driver->queues) != NULL; free(queue)) {
+  otr_queue_t** link = &driver->queues;
+  while (*link != NULL && (*link)->device != device) link = &(*link)->next;
+  otr_queue_t* queue = *link;
+  if (queue != NULL) {
+    *link = queue->next;
+    queue->ending = true;
     pthread_cond_signal(&queue->work);
+  }
+  unlock(driver);
+  return queue;
+}
+
+/* No work and no memory of the device is left. */
+static bool is_idle(otr_driver_t* driver, uint32_t device) {
+  lock(driver);
+  bool is = driver->used[device] == 0;
+  for (otr_queue_t* queue = driver->queues; queue != NULL; queue = queue->next) is &= queue->device != device || queue->destroyed;
+  unlock(driver);
+  return is;
+}
+
+static otr_code_t close_device(otr_driver_t* driver, uint32_t device) {
+  REQUIRE_OPEN(driver, device);
+  REQUIRE(is_idle(driver, device), OTR_ERR_BUSY, "queues or memory of device %u are left", device);
+  pthread_mutex_lock(&driver->turn);
+  driver->open[device] = false;
+  for (otr_queue_t* queue; (queue = take_queue(driver, device)) != NULL; free(queue)) {
     pthread_join(queue->thread, NULL); /* the library may be unloaded right after this call */
     pthread_cond_destroy(&queue->work);
     stream_close(&queue->stream);
-    driver->queues = queue->next;
   }
-  for (uint32_t device = 0; device < driver->device_count; ++device) device_close(&driver->devices[device]);
+  device_close(&driver->devices[device]);
+  pthread_mutex_unlock(&driver->turn);
+  return OTR_OK;
+}
+
+static otr_code_t driver_close(otr_driver_t* driver) { /* R12: nothing of it is alive */
+  REQUIRE_HANDLE(driver);
+  for (uint32_t device = 0; device < driver->device_count; ++device) {
+    const otr_code_t code = driver->open[device] ? close_device(driver, device) : OTR_OK;
+    if (code != OTR_OK) return code;
+  }
   pthread_cond_destroy(&driver->passed);
   pthread_mutex_destroy(&driver->lock);
+  pthread_mutex_destroy(&driver->turn);
   free(driver);
   return OTR_OK;
 }
@@ -481,21 +529,20 @@ static otr_code_t driver_open(const otr_open_params_t* params, otr_driver_t** ou
   }
   otr_driver_t* driver = malloc(sizeof *driver);
   REQUIRE_MEMORY(driver);
-  *driver = (otr_driver_t){.lock = PTHREAD_MUTEX_INITIALIZER, .passed = PTHREAD_COND_INITIALIZER};
+  *driver = (otr_driver_t){.turn = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER,
+                           .passed = PTHREAD_COND_INITIALIZER};
   uint32_t count = 0;
-  otr_code_t code = find_devices((uint32_t)devices, &count);
-  for (uint32_t device = 0; code == OTR_OK && device < count && device < MAX_DEVICES; ++device) {
-    code = device_open(&driver->devices[device], device);
-    if (code != OTR_OK) break;
+  const otr_code_t code = find_devices((uint32_t)devices, &count);
+  if (code != OTR_OK) return free(driver), code;
+  driver->device_count = count < MAX_DEVICES ? count : MAX_DEVICES;
+  for (uint32_t device = 0; device < driver->device_count; ++device) {
     otr_device_properties_t about = {.struct_size = sizeof about};
-    device_describe(&driver->devices[device], &about);
+    device_describe(device, &about);
     driver->alignment[device] = about.address_alignment;
     driver->memory[device] = memory != 0 && memory < about.total_memory ? memory : about.total_memory;
-    driver->device_count++;
   }
-  if (code != OTR_OK) driver_close(driver);
-  else *out = driver;
-  return code;
+  *out = driver;
+  return OTR_OK;
 }
 
 static otr_code_t device_count(otr_driver_t* driver, uint32_t* count) {
@@ -506,9 +553,10 @@ static otr_code_t device_count(otr_driver_t* driver, uint32_t* count) {
 }
 
 static otr_code_t device_properties(otr_driver_t* driver, uint32_t device, otr_device_properties_t* out) {
-  REQUIRE_DEVICE(driver, device, out);
+  REQUIRE_FOUND(driver, device); /* R57: open or not */
+  REQUIRE_POINTER(out);
   otr_device_properties_t all = {.struct_size = out->struct_size, .next = out->next};
-  device_describe(&driver->devices[device], &all);
+  device_describe(device, &all);
   all.total_memory = driver->memory[device];
   memcpy(out, &all, all.struct_size < sizeof all ? all.struct_size : sizeof all); /* R1 */
   return OTR_OK;
@@ -549,6 +597,7 @@ static const otr_driver_api_t table = {
     .name = DRIVER_NAME, .vendor = DRIVER_VENDOR, .version = DRIVER_VERSION,
     .open = driver_open, .close = driver_close, .last_error = last_error,
     .device_count = device_count, .device_properties = device_properties,
+    .device_open = open_device, .device_close = close_device,
     .memory_alloc = memory_alloc, .memory_free = memory_free, .memory_info = &memory_info_api,
     .queue_create = queue_create, .queue_destroy = queue_destroy, .queue_query = queue_query,
     .queue_synchronize = queue_synchronize, .queue_wait_event = queue_wait_event,

@@ -17,7 +17,7 @@ api! {
     /// The default generator of a device. It belongs to the runtime.
     fn otr_generator_default(device: u32, generator: *mut otr_generator_t) {
         let out = Out::new(generator, "generator")?;
-        out.set(hooks::runtime()?.device(device)?.default_generator().id());
+        out.set(hooks::runtime()?.found(device)?.default_generator().id());
         Ok(())
     }
 

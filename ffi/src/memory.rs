@@ -277,7 +277,9 @@ api! {
 
     /// Gives all idle memory of the cache back to the driver, except that of live pools.
     fn otr_memory_empty_cache(device: u32) {
-        hooks::runtime()?.device(device)?.empty_cache();
+        if let Some(device) = hooks::runtime()?.opened(device)? {
+            device.empty_cache();
+        }
         Ok(())
     }
 
@@ -285,7 +287,8 @@ api! {
     /// gives back only whole pieces of memory, and none of live pools. Waits for the streams of this
     /// memory. `released` gets the number of bytes; it may be NULL.
     fn otr_memory_trim(device: u32, keep: u64, released: *mut u64) {
-        let bytes = hooks::runtime()?.device(device)?.trim_cache(keep);
+        let device = hooks::runtime()?.opened(device)?;
+        let bytes = device.map_or(0, |device| device.trim_cache(keep));
         if let Ok(out) = Out::new(released, "released") {
             out.set(bytes);
         }
@@ -305,19 +308,25 @@ api! {
     /// Statistics of a device's memory.
     fn otr_memory_stats(device: u32, stats: *mut otr_memory_stats_t) {
         let out = OutStruct::new(stats, "stats")?;
-        out.set(&otr_memory_stats_t::from(&hooks::runtime()?.device(device)?.memory_stats()));
+        let device = hooks::runtime()?.opened(device)?;
+        let stats = device.map(hooks::Device::memory_stats).unwrap_or_default();
+        out.set(&otr_memory_stats_t::from(&stats));
         Ok(())
     }
 
     /// Resets all peaks to the current values.
     fn otr_memory_reset_peak(device: u32) {
-        hooks::runtime()?.device(device)?.reset_peak_memory();
+        if let Some(device) = hooks::runtime()?.opened(device)? {
+            device.reset_peak_memory();
+        }
         Ok(())
     }
 
     /// Resets all accumulated counts to 0.
     fn otr_memory_reset_accumulated(device: u32) {
-        hooks::runtime()?.device(device)?.reset_accumulated_memory();
+        if let Some(device) = hooks::runtime()?.opened(device)? {
+            device.reset_accumulated_memory();
+        }
         Ok(())
     }
 

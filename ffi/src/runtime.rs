@@ -28,7 +28,7 @@ pub struct otr_device_info_t {
     pub address_alignment: u32,
     /// 0: unknown.
     pub compute_units: u32,
-    /// Of streams; a lower number is more urgent.
+    /// Of streams; a lower number is more urgent. Both may be 0 until the device is used for the first time.
     pub priority_lowest: i32,
     /// Of streams.
     pub priority_highest: i32,
@@ -50,8 +50,24 @@ pub struct otr_device_info_t {
     pub local_memory_bytes: u32,
     /// Bytes of the argument block of a launch.
     pub argument_block_bytes: u32,
+    /// The node of the host's memory that is nearest; -1: unknown.
+    pub numa_node: i32,
+    /// Identifies the device across processes; all zero: there is no such number.
+    pub uuid: [u8; 16],
+    /// 1 if the numbers of its PCI place, which follow, are known; else they are 0.
+    pub has_pci: u32,
+    /// The PCI domain.
+    pub pci_domain: u32,
+    /// The bus within the domain.
+    pub pci_bus: u32,
+    /// The device on the bus.
+    pub pci_device: u32,
+    /// The function of the device.
+    pub pci_function: u32,
     /// 0
     pub reserved: u32,
+    /// Bytes of memory of each kind, by its number; 0: there is none of it. The first is `total_memory`.
+    pub memory_bytes: [u64; 4],
 }
 
 fn chars<const N: usize>(text: &str) -> [c_char; N] {
@@ -77,7 +93,7 @@ api! {
         if std::env::var_os("OUTRIGGER_LOG").is_some() {
             crate::diagnostics::install()?;
         }
-        hooks::runtime()?.device(0).map(drop)
+        hooks::runtime()?.found(0).map(drop)
     }
 
     /// Names the drivers that are loaded where OUTRIGGER_DRIVER is not set, instead of "host". For a package that brings
@@ -101,18 +117,19 @@ api! {
         Ok(())
     }
 
-    /// How many devices there are.
+    /// How many devices there are. A device is opened by the first call that uses it (H8).
     fn otr_device_count(count: *mut u32) {
         let out = Out::new(count, "count")?;
         out.set(hooks::runtime()?.device_count());
         Ok(())
     }
 
-    /// What is known of a device. It does not change while the process lives.
+    /// What is known of a device, which is not opened for that. It does not change while the process lives, but for the
+    /// priorities.
     fn otr_device_info(device: u32, info: *mut otr_device_info_t) {
         let out = OutStruct::new(info, "info")?;
-        let device = hooks::runtime()?.device(device)?;
-        let (driver, properties) = (device.driver(), device.properties());
+        let device = hooks::runtime()?.found(device)?;
+        let (driver, properties) = (device.driver(), device.properties()?);
         let limits = &properties.limits;
         out.set(&otr_device_info_t {
             struct_size: 0,
@@ -138,7 +155,15 @@ api! {
             sub_group: limits.sub_group,
             local_memory_bytes: limits.local_memory,
             argument_block_bytes: limits.arguments,
+            numa_node: properties.numa_node.map_or(-1, |node| node as i32),
+            uuid: properties.uuid,
+            has_pci: properties.pci.is_some().into(),
+            pci_domain: properties.pci.map_or(0, |place| place.domain),
+            pci_bus: properties.pci.map_or(0, |place| place.bus),
+            pci_device: properties.pci.map_or(0, |place| place.device),
+            pci_function: properties.pci.map_or(0, |place| place.function),
             reserved: 0,
+            memory_bytes: properties.memory,
         });
         Ok(())
     }
@@ -159,7 +184,7 @@ api! {
         Ok(())
     }
 
-    /// Makes a device the current one of this thread.
+    /// Makes a device the current one of this thread, which does not open it.
     fn otr_device_set_current(device: u32) {
         hooks::set_current_device(device)
     }
@@ -168,6 +193,6 @@ api! {
     /// Reports the first failure, and clears the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
     /// unless the capture has the mode OTR_CAPTURE_RELAXED.
     fn otr_device_synchronize(device: u32) {
-        hooks::runtime()?.device(device)?.synchronize()
+        hooks::runtime()?.opened(device)?.map_or(Ok(()), hooks::Device::synchronize)
     }
 }

@@ -32,14 +32,18 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens device `ordinal` of a driver as the device with number `index`.
+    /// Opens device `ordinal` of a driver as the device with number `index`, and makes its default stream. What the driver
+    /// may refuse comes first, because the device lives from then on.
     pub(crate) fn open(
         index: u32,
         driver: &Driver,
         ordinal: u32,
         config: &Config,
     ) -> Result<&'static Self> {
+        driver.open_device(ordinal)?;
         let properties = driver.properties(ordinal)?;
+        let door = Door::new(driver, ordinal, &properties)?;
+        let queue = driver.queue_create(ordinal, 0)?;
         let config = config.clone().for_device(properties.total_memory);
         let timelines = Timelines::of_new_device();
         let memory = DeviceMemory::new(
@@ -53,7 +57,7 @@ impl Device {
         // Leaked on purpose: streams, events and addresses that hosts hold refer to the device until the process ends.
         let device: &'static Self = Box::leak(Box::new(Self {
             index,
-            door: Door::new(driver, ordinal, &properties)?,
+            door,
             properties,
             timelines,
             allocator: Allocator::new(memory, config),
@@ -62,6 +66,7 @@ impl Device {
             imports: Imports::default(),
             native_cheaper: OnceLock::new(),
         }));
+        device.begin_streams(queue)?;
         follow(device.history());
         limit::join(device);
         Ok(device)

@@ -2,20 +2,17 @@
 //! ones start. So results do not depend on the number of threads or kernels that draw them, and a captured graph can
 //! advance the generator at every replay.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use outrigger_device::Code;
 use outrigger_graph::Stream;
 use outrigger_locks::{Mutex, Rank};
 
-use crate::current::{MAX_DEVICES, chosen_stream};
-use crate::{Device, Error, Result, stream};
+use crate::current::chosen_stream;
+use crate::{Error, Result, runtime, stream};
 use outrigger_handles::{Kind, Ref, Table};
 
 static TABLE: Table<Generator> = Table::new(Kind::Generator);
-
-/// The default generator of each device.
-static DEFAULTS: [OnceLock<Ref<Generator>>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
 /// The seed of a generator that nobody has seeded: the one of PyTorch.
 const DEFAULT_SEED: u64 = 67_280_421_310_721;
@@ -23,11 +20,11 @@ const DEFAULT_SEED: u64 = 67_280_421_310_721;
 /// Makes what a graph keeps of a generator; `None` if the generator is being destroyed.
 type Kept<'a> = &'a dyn Fn() -> Option<Arc<dyn outrigger_graph::Generator>>;
 
-/// A generator of one device.
+/// A generator of one device, which need not be open.
 #[derive(Debug)]
 pub struct Generator {
     id: u64,
-    device: &'static Device,
+    device: u32,
     state: Mutex<(u64, u64)>, // seed, offset in 128-bit outputs
 }
 
@@ -37,8 +34,8 @@ impl Generator {
         self.id
     }
 
-    /// The device of the generator.
-    pub fn device(&self) -> &'static Device {
+    /// The number of the generator's device.
+    pub fn device(&self) -> u32 {
         self.device
     }
 
@@ -88,11 +85,12 @@ impl Generator {
     /// generator; `None` if no stream captures.
     #[inline]
     fn in_capture<T>(&self, with: impl FnOnce(&Stream, Kept<'_>) -> Option<T>) -> Option<T> {
-        if !self.device.captures().any() {
+        let device = runtime().ok()?.opened(self.device).ok()??;
+        if !device.captures().any() {
             return None;
         }
-        let chosen = chosen_stream(self.device.index()).map(|id| stream::stream(id).ok());
-        let stream = chosen.unwrap_or_else(|| Some(self.device.default_stream().clone()))?;
+        let chosen = chosen_stream(self.device).map(|id| stream::stream(id).ok());
+        let stream = chosen.unwrap_or_else(|| Some(device.default_stream().clone()))?;
         with(&stream, &|| {
             let kept = HeldGenerator(generator(self.id).ok()?);
             Some(Arc::new(kept))
@@ -126,30 +124,16 @@ impl outrigger_graph::Generator for HeldGenerator {
     }
 }
 
-impl Device {
-    /// Takes the default generator of a device that is being opened.
-    pub(crate) fn begin_generators(&self, generator: Ref<Generator>) {
-        DEFAULTS[self.index() as usize].get_or_init(|| generator);
-    }
-
-    /// Makes a generator for the device.
-    ///
-    /// # Errors
-    /// `OUT_OF_HOST_MEMORY` if too many are alive.
-    pub fn create_generator(&'static self) -> Result<Ref<Generator>> {
-        Ok(TABLE.insert(|id| Generator {
-            id,
-            device: self,
-            state: Mutex::new(Rank::Generator, (DEFAULT_SEED, 0)),
-        })?)
-    }
-
-    /// The generator that is used unless another one is named.
-    pub fn default_generator(&self) -> &'static Ref<Generator> {
-        DEFAULTS[self.index() as usize]
-            .get()
-            .expect("made before the device is published")
-    }
+/// Makes a generator for a device.
+///
+/// # Errors
+/// `OUT_OF_HOST_MEMORY` if too many are alive.
+pub(crate) fn make(device: u32) -> Result<Ref<Generator>> {
+    Ok(TABLE.insert(|id| Generator {
+        id,
+        device,
+        state: Mutex::new(Rank::Generator, (DEFAULT_SEED, 0)),
+    })?)
 }
 
 /// The generator with this id.
@@ -166,8 +150,8 @@ pub fn generator(id: u64) -> Result<Ref<Generator>> {
 /// `INVALID_HANDLE` if the id is not of a live generator; `INVALID_ARGUMENT` for the default generator of a device,
 /// which the runtime owns.
 pub fn destroy_generator(id: u64) -> Result<()> {
-    let default = DEFAULTS[TABLE.get(id)?.device.index() as usize].get();
-    if default.is_some_and(|default| default.id == id) {
+    let device = TABLE.get(id)?.device;
+    if runtime()?.found(device)?.default_generator().id == id {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "the default generator of a device belongs to the runtime and is not destroyed",

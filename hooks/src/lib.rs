@@ -77,7 +77,7 @@ pub use registrations::{
     withdraw_operator,
 };
 pub use runtime::{
-    Runtime, create_event, create_generator, create_graph, create_pool, create_stream,
+    Found, Runtime, create_event, create_generator, create_graph, create_pool, create_stream,
     current_stream, refuse_fork, runtime, set_current_device, set_current_stream,
     set_default_drivers,
 };
@@ -88,7 +88,7 @@ pub use outrigger_allocator::{
     ClassStats, ContextSource, Frame, HistoryOptions, Holder, Label, PoolStats, SegmentInfo,
     Snapshot, Stat, Stats,
 };
-pub use outrigger_device::{Arguments, Code, CopyKind, DType, Grid, LoadReport};
+pub use outrigger_device::{Arguments, Code, CopyKind, DType, DeviceProperties, Grid, LoadReport};
 pub use outrigger_graph::{
     AddressRange, CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags,
     ExecInfo, ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall,

@@ -1,6 +1,6 @@
 //! Pinned host memory. It is cached like device memory, and reused only after the streams that use it have passed.
 //!
-//! The memory comes from the first driver that pins. If no driver pins, it is plain pages of the process: copies take
+//! The memory comes from the first driver that pins, of which a device is opened for that. If no driver pins, it is plain pages of the process: copies take
 //! those like any host memory, and callers see no difference. Memory goes back only after all submitted work that may
 //! use it has finished.
 
@@ -17,7 +17,7 @@ use outrigger_locks::{Mutex, Rank};
 
 use crate::labels::follow;
 use crate::memory::backend::{Fence, fence_of};
-use crate::{Device, Error, Result, Stream, runtime, stream};
+use crate::{Error, Found, Result, Runtime, Stream, current_device, runtime, stream};
 
 /// The alignment of plain pages: it suits copies and direct I/O on all machines.
 const PAGE: usize = 4096;
@@ -44,10 +44,12 @@ pub fn host_memory() -> Result<&'static HostMemory> {
     if let Some(memory) = MEMORY.get() {
         return Ok(memory);
     }
-    let driver = runtime()?
-        .devices()
-        .map(Device::driver)
-        .find(|driver| driver.pinned().is_some());
+    let runtime = runtime()?;
+    let driver = runtime.find_driver(|driver| driver.pinned().is_some());
+    let driver = driver.map(Found::driver);
+    if let Some(driver) = driver {
+        open_one(runtime, driver)?;
+    }
     let memory = MEMORY.get_or_init(|| {
         let source = driver.map_or_else(PinnedMemory::pages, |driver| {
             PinnedMemory::Driver(driver.clone())
@@ -56,6 +58,21 @@ pub fn host_memory() -> Result<&'static HostMemory> {
     });
     FOLLOWED.call_once(|| follow(memory.history()));
     Ok(memory)
+}
+
+/// Opens a device of a driver, if none of them is open: the thread's current one, if it is one of them.
+fn open_one(runtime: &Runtime, driver: &Driver) -> Result<()> {
+    if runtime
+        .devices()
+        .any(|device| device.driver().same_as(driver))
+    {
+        return Ok(());
+    }
+    let current = current_device();
+    if runtime.found(current)?.driver().same_as(driver) {
+        runtime.device(current)?;
+    }
+    Ok(())
 }
 
 /// Whether a pointer lies in live pinned memory. Does not start the runtime: without a runtime nothing is pinned.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_allocator::Config;
-use outrigger_device::{Candidate, Code, Driver, LoadReport, Outcome};
+use outrigger_device::{Candidate, Code, DeviceProperties, Driver, LoadReport, Outcome};
 use outrigger_device_ops::with_kernels;
 #[cfg(feature = "layers")]
 use outrigger_layers::Stack;
@@ -14,7 +14,7 @@ use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::OperatorId;
 
 use crate::current::{MAX_DEVICES, choose_device, choose_stream, chosen_stream};
-use crate::generator::destroy_generator;
+use crate::generator;
 use crate::memory::trim::trimmer;
 #[cfg(not(feature = "layers"))]
 use crate::no_layers::Stack;
@@ -22,7 +22,11 @@ use crate::places::{FallbackPolicy, NanGuard, set_fallback_policy, set_nan_guard
 use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, stream};
 
 /// The devices of all loaded drivers. There is one runtime; the first call of [`runtime`] makes it.
+///
+/// A driver finds its devices when it is loaded, and a device is opened when it is first used.
 pub struct Runtime {
+    found: [OnceLock<Found>; MAX_DEVICES],
+    /// Those that are open.
     devices: [OnceLock<&'static Device>; MAX_DEVICES],
     count: AtomicU32,
     config: Config,
@@ -30,9 +34,42 @@ pub struct Runtime {
     whole: Vec<OperatorId>,
     search_path: Vec<PathBuf>,
     layers: Stack,
-    // Held while drivers are loaded and their devices are added.
+    // Held while drivers are loaded and devices are opened.
     loading: Mutex<()>,
     report: Mutex<LoadReport>,
+}
+
+/// A device that a driver has found, open or not.
+#[derive(Debug)]
+pub struct Found {
+    driver: Driver,
+    ordinal: u32,
+    generator: Ref<Generator>,
+}
+
+impl Found {
+    /// The driver that has it.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Its number within its driver.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// What the driver says of it. Until it is open, its priorities may be 0.
+    ///
+    /// # Errors
+    /// None: the driver has the device.
+    pub fn properties(&self) -> Result<DeviceProperties> {
+        Ok(self.driver.properties(self.ordinal)?)
+    }
+
+    /// The generator that is used unless another one is named.
+    pub fn default_generator(&self) -> &Ref<Generator> {
+        &self.generator
+    }
 }
 
 /// The drivers that [`set_default_drivers`] was given.
@@ -135,6 +172,7 @@ impl Runtime {
             None => Config::default(),
         };
         let runtime = Self {
+            found: [const { OnceLock::new() }; MAX_DEVICES],
             devices: [const { OnceLock::new() }; MAX_DEVICES],
             count: AtomicU32::new(0),
             config,
@@ -211,7 +249,7 @@ impl Runtime {
         let mut refused = Vec::new();
         for ordinal in 0..driver.device_count() {
             match self.add_device(&driver, ordinal) {
-                Ok(device) => names.push(device.properties().name.clone()),
+                Ok(name) => names.push(name),
                 Err(error) => {
                     refused.push((error.code(), format!("its device {ordinal}: {error}")))
                 }
@@ -220,30 +258,48 @@ impl Runtime {
         refused
     }
 
-    /// Opens a device of a driver under the next number. Every step that can fail comes before anything is kept by that
-    /// number, which the next device gets if this one cannot be opened.
-    fn add_device(&self, driver: &Driver, ordinal: u32) -> Result<&'static Device> {
+    /// Adds a device of a driver under the next number, and gives its name. Every step that can fail comes before
+    /// anything is kept by that number.
+    fn add_device(&self, driver: &Driver, ordinal: u32) -> Result<String> {
         let index = self.device_count();
-        let Some(slot) = self.devices.get(index as usize) else {
+        let Some(slot) = self.found.get(index as usize) else {
             let text = format!("a process has at most {MAX_DEVICES} devices");
             return Err(Error::new(Code::LOAD, text));
         };
-        let trimmer = self.config.trim_after().map(trimmer).transpose()?;
-        let device = Device::open(index, driver, ordinal, &self.config)?;
-        device.keep_whole(&self.whole);
-        let generator = device.create_generator()?;
-        if let Err(error) = device.begin_streams() {
-            destroy_generator(generator.id())?;
-            return Err(error);
+        let name = driver.properties(ordinal)?.name;
+        let generator = generator::make(index)?;
+        slot.get_or_init(|| Found {
+            driver: driver.clone(),
+            ordinal,
+            generator,
+        });
+        self.count.store(index + 1, Ordering::Release);
+        Ok(name)
+    }
+
+    /// Opens a device at its first use. After a failure nothing of it is left, and the next use tries again.
+    #[cold]
+    fn open_device(&self, index: u32) -> Result<&'static Device> {
+        let found = self.found(index)?;
+        let _loading = self.loading.lock();
+        let slot = &self.devices[index as usize];
+        if let Some(device) = slot.get() {
+            return Ok(device);
         }
-        device.begin_generators(generator);
+        let trimmer = self.config.trim_after().map(trimmer).transpose()?;
+        let opened = Device::open(index, &found.driver, found.ordinal, &self.config);
+        let device = opened.map_err(|error| {
+            // One that did not come so far is not open, which the driver says.
+            let _ = found.driver.close_device(found.ordinal);
+            let text = format!("device {index} cannot be opened: {}", error.message());
+            Error::new(error.code(), text)
+        })?;
+        device.keep_whole(&self.whole);
         if let Some(trimmer) = trimmer {
             // The send cannot fail, because the thread never ends.
             let _ = trimmer.send(device);
         }
-        slot.get_or_init(|| device);
-        self.count.store(index + 1, Ordering::Release);
-        Ok(device)
+        Ok(slot.get_or_init(|| device))
     }
 
     /// The drivers that were tried so far, and why each was taken or refused.
@@ -257,21 +313,46 @@ impl Runtime {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The device with this number.
+    /// The device with this number, which the first call opens.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`. If there is no device at all, the text has the reasons.
+    /// `INVALID_DEVICE`. If there is no device at all, the text has the reasons. Why the device cannot be opened: a later
+    /// call tries again.
     #[inline]
     pub fn device(&self, index: u32) -> Result<&'static Device> {
         match self.devices.get(index as usize).and_then(OnceLock::get) {
             Some(device) => Ok(device),
-            None => Err(self.no_device(index)),
+            None => self.open_device(index),
         }
     }
 
-    /// All devices, in order.
+    /// The device with this number, if it is open: for calls that have nothing to do otherwise.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn opened(&self, index: u32) -> Result<Option<&'static Device>> {
+        self.found(index)?;
+        Ok(self.devices[index as usize].get().copied())
+    }
+
+    /// What is known of the device with this number, which is not opened for that.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`. If there is no device at all, the text has the reasons.
+    pub fn found(&self, index: u32) -> Result<&Found> {
+        let found = self.found.get(index as usize).and_then(OnceLock::get);
+        found.ok_or_else(|| self.no_device(index))
+    }
+
+    /// All devices that are open, in order.
     pub fn devices(&self) -> impl Iterator<Item = &'static Device> {
-        self.devices.iter().map_while(|slot| slot.get().copied())
+        self.devices.iter().filter_map(|slot| slot.get().copied())
+    }
+
+    /// The first driver for which something holds.
+    pub(crate) fn find_driver(&self, holds: impl Fn(&Driver) -> bool) -> Option<&Found> {
+        let found = self.found.iter().map_while(OnceLock::get);
+        found.into_iter().find(|found| holds(&found.driver))
     }
 
     #[cold]
@@ -288,12 +369,12 @@ impl Runtime {
     }
 }
 
-/// Makes `device` the current one of this thread.
+/// Makes `device` the current one of this thread, without opening it.
 ///
 /// # Errors
 /// `INVALID_DEVICE` if there is no such device.
 pub fn set_current_device(device: u32) -> Result<()> {
-    runtime()?.device(device)?;
+    runtime()?.found(device)?;
     choose_device(device);
     Ok(())
 }
@@ -342,12 +423,13 @@ pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Ref<Graph>> {
     runtime()?.device(device)?.create_graph(pool)
 }
 
-/// Makes a generator for a device; see [`Device::create_generator`].
+/// Makes a generator for a device, which is not opened for that.
 ///
 /// # Errors
-/// Those of [`Device::create_generator`]; `INVALID_DEVICE`.
+/// `INVALID_DEVICE`; `OUT_OF_HOST_MEMORY` if too many are alive.
 pub fn create_generator(device: u32) -> Result<Ref<Generator>> {
-    runtime()?.device(device)?.create_generator()
+    runtime()?.found(device)?;
+    generator::make(device)
 }
 
 /// Makes a stream the current one of this thread on the stream's device.

@@ -67,8 +67,8 @@ impl Deref for Stream {
 
 impl Device {
     /// Makes the default stream of a device that is being opened.
-    pub(crate) fn begin_streams(&'static self) -> Result<()> {
-        let stream = Stream::make(self, 0, StreamOwner::Runtime)?;
+    pub(crate) fn begin_streams(&'static self, queue: Queue) -> Result<()> {
+        let stream = Stream::over(self, queue, 0, StreamOwner::Runtime)?;
         OWNED[self.index() as usize].default.get_or_init(|| stream);
         Ok(())
     }

@@ -3,7 +3,7 @@
  * outrigger/driver.h: the driver contract, version 1.0. What a vendor implements, and all of it.
  *
  * A driver is a shared library that exports one symbol, `otr_driver_get_api`. It returns a table of
- * functions. Twenty are mandatory; the groups behind them and the tables of its chain are optional. A NULL
+ * functions. Twenty-two are mandatory; the groups behind them and the tables of its chain are optional. A NULL
  * group, a table that is not in the chain, and a NULL entry that is marked optional mean "not
  * supported": Outrigger supplies the feature above the driver or reports it as absent.
  *
@@ -242,6 +242,18 @@
  *       before a submission comes before that. The native queue is good until the queue was destroyed and
  *       its work has finished: its library sees to that. Both may use it at any time; failures of one may
  *       be reported to the other.
+ * Devices, one by one
+ *   R57 `open` finds the devices, and makes none ready: no context, no memory and no thread of a device.
+ *       Until a device is open, it answers `device_count`, `device_properties` and `names` of
+ *       `operators`, and every other call that names it is refused with OTR_ERR_INVALID_DEVICE, whose text
+ *       says that it is not open. A call that names none may need that some device is open. Properties are
+ *       the same before and after, but for the priorities, which may be 0 until the device is open.
+ *   R58 `device_open` makes one device ready, and no other, as far as the interface below the driver can
+ *       tell them apart. Opening a device that is open does nothing, so that threads may do it at a time.
+ *       A device that cannot be opened says why, stays closed and may be tried again, and the others
+ *       are as they were. `device_close` takes back what `device_open` took, however often that was
+ *       called: it may answer OTR_ERR_BUSY while objects or memory of the device live, and waits for the
+ *       work of its destroyed queues. The device may be opened again. `close` closes devices that are open.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H
@@ -292,6 +304,11 @@ typedef struct otr_host_info {
 /* ---- Devices ------------------------------------------------------------------------------- */
 #define OTR_DEVICE_HOST_VISIBLE 0x1u /* R15 */
 #define OTR_DEVICE_CPU 0x2u          /* the device is the CPU of the host: host functions are its own code */
+#define OTR_DEVICE_PCI 0x4u          /* `pci_domain` to `pci_function` say where the device is plugged in */
+#define OTR_DEVICE_NUMA 0x8u         /* `numa_node` says which memory of the host is nearest */
+
+/* Kinds of memory that a device has, at most. */
+#define OTR_MEMORY_KINDS 4
 
 /* How far a failure of the device's own work reaches (a kernel, a copy). What host calls answer fails their
  * queue alone, on every device. */
@@ -310,7 +327,7 @@ typedef struct otr_device_properties {
   uint64_t total_memory;      /* bytes */
   uint32_t address_alignment; /* bytes, R14 */
   uint32_t compute_units;     /* 0: unknown */
-  int32_t priority_lowest;    /* of queues; as in CUDA a lower number is more urgent */
+  int32_t priority_lowest;    /* of queues; as in CUDA a lower number is more urgent; R57 */
   int32_t priority_highest;
   uint64_t peak_bytes_per_second; /* device memory; 0: unknown */
   uint64_t peak_flops_f32;        /* per second; 0: unknown */
@@ -325,6 +342,16 @@ typedef struct otr_device_properties {
   uint32_t sub_group;        /* work-items that run in step */
   uint32_t local_memory_bytes;   /* of a group */
   uint32_t argument_block_bytes; /* of a launch */
+  /* 0 without their flags, OTR_DEVICE_PCI and OTR_DEVICE_NUMA. Parts of one board may share a place. */
+  uint32_t pci_domain;
+  uint32_t pci_bus;
+  uint32_t pci_device;
+  uint32_t pci_function;
+  uint32_t numa_node;
+  uint32_t reserved;
+  /* Bytes of memory of each kind, by its number; 0: the device has none of it. Kind 0, the device's own, need
+   * not be written: its size is `total_memory`. */
+  uint64_t memory_bytes[OTR_MEMORY_KINDS];
 } otr_device_properties_t;
 
 typedef struct otr_open_params {
@@ -333,6 +360,13 @@ typedef struct otr_open_params {
   /* "key=value,key=value", or NULL. An unknown key is OTR_ERR_INVALID_ARGUMENT, and the text names it. */
   const char* options;
 } otr_open_params_t;
+
+typedef struct otr_device_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint32_t flags; /* 0 */
+  uint32_t reserved; /* 0 */
+} otr_device_params_t;
 
 typedef struct otr_queue_params {
   size_t struct_size;
@@ -664,16 +698,19 @@ typedef struct otr_driver_api {
   const char* vendor;
   const char* version; /* of the driver */
 
-  /* -- Mandatory: 20 entries -- */
+  /* -- Mandatory: 22 entries -- */
 
-  /* Makes the driver ready; params NULL means defaults. May be called several times; each result is
-   * independent. */
+  /* Makes the driver ready and finds its devices (R57); params NULL means defaults. May be called several
+   * times; each result is independent. */
   otr_code_t (*open)(const otr_open_params_t*, otr_driver_t**);
   /* After all queues and events were destroyed and all memory was freed. */
   otr_code_t (*close)(otr_driver_t*);
   const char* (*last_error)(void);
   otr_code_t (*device_count)(otr_driver_t*, uint32_t* count);
   otr_code_t (*device_properties)(otr_driver_t*, uint32_t device, otr_device_properties_t*);
+  /* Makes a device ready (R58); params NULL means defaults. */
+  otr_code_t (*device_open)(otr_driver_t*, uint32_t device, const otr_device_params_t*);
+  otr_code_t (*device_close)(otr_driver_t*, uint32_t device);
 
   /* No initial value. */
   otr_code_t (*memory_alloc)(otr_driver_t*, uint32_t device, const otr_memory_params_t*,

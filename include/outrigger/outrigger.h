@@ -28,8 +28,11 @@
  *   H6  Pointers are valid for the call. NULL where a pointer is needed is OTR_ERR_INVALID_ARGUMENT, and
  *       the text names the argument. An array of no elements may be NULL.
  *   H7  Strings are NUL-terminated UTF-8; others are OTR_ERR_INVALID_ARGUMENT.
- *   H8  A device is a number below that of otr_device_count; others are OTR_ERR_INVALID_DEVICE. A flag,
- *       mode, kind or format that is not documented is OTR_ERR_INVALID_ARGUMENT.
+ *   H8  A device is a number below that of otr_device_count; others are OTR_ERR_INVALID_DEVICE. A device is
+ *       opened by the first call that uses it; if it cannot be opened, each such call says why and tries
+ *       again, and the others work. To count devices, to ask for otr_device_info, to set the current
+ *       device or to seed a generator opens none. A flag, mode, kind or format that is not documented is
+ *       OTR_ERR_INVALID_ARGUMENT.
  *   H9  Structs start with `struct_size`, sizeof of the struct that the caller was compiled with. The
  *       library writes no byte beyond it, and never writes `struct_size` itself. A size that is too small
  *       is OTR_ERR_INVALID_ARGUMENT: a struct that the library reads has at least all members of version
@@ -745,7 +748,7 @@ typedef struct {
   uint32_t address_alignment;
   // 0: unknown.
   uint32_t compute_units;
-  // Of streams; a lower number is more urgent.
+  // Of streams; a lower number is more urgent. Both may be 0 until the device is used for the first time.
   int32_t priority_lowest;
   // Of streams.
   int32_t priority_highest;
@@ -767,8 +770,24 @@ typedef struct {
   uint32_t local_memory_bytes;
   // Bytes of the argument block of a launch.
   uint32_t argument_block_bytes;
+  // The node of the host's memory that is nearest; -1: unknown.
+  int32_t numa_node;
+  // Identifies the device across processes; all zero: there is no such number.
+  uint8_t uuid[16];
+  // 1 if the numbers of its PCI place, which follow, are known; else they are 0.
+  uint32_t has_pci;
+  // The PCI domain.
+  uint32_t pci_domain;
+  // The bus within the domain.
+  uint32_t pci_bus;
+  // The device on the bus.
+  uint32_t pci_device;
+  // The function of the device.
+  uint32_t pci_function;
   // 0
   uint32_t reserved;
+  // Bytes of memory of each kind, by its number; 0: there is none of it. The first is `total_memory`.
+  uint64_t memory_bytes[4];
 } otr_device_info_t;
 
 #ifdef __cplusplus
@@ -1574,11 +1593,13 @@ otr_status_t *otr_driver_load(const char *spec);
 // Free it with otr_string_free.
 otr_status_t *otr_load_report(char **json);
 
-// How many devices there are.
+// How many devices there are. A device is opened by the first call that uses it (H8).
 otr_status_t *otr_device_count(uint32_t *count);
 
-// What is known of a device. It does not change while the process lives.
-otr_status_t *otr_device_info(uint32_t device, otr_device_info_t *info);
+// What is known of a device, which is not opened for that. It does not change while the process lives, but for the
+// priorities.
+otr_status_t *otr_device_info(uint32_t device,
+                              otr_device_info_t *info);
 
 // Sets `yes` to 1 if copies between two devices go from one to the other, by the driver of both, else
 // to 0: then otr_copy_peer goes through host memory.
@@ -1589,7 +1610,7 @@ otr_status_t *otr_device_can_access_peer(uint32_t device,
 // The current device of this thread; 0 until it is set.
 otr_status_t *otr_device_current(uint32_t *device);
 
-// Makes a device the current one of this thread.
+// Makes a device the current one of this thread, which does not open it.
 otr_status_t *otr_device_set_current(uint32_t device);
 
 // Waits for all work submitted to any stream of a device, also to streams that were destroyed.

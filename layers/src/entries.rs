@@ -13,6 +13,9 @@ macro_rules! entries {
             plain device_count: core.device_count(driver: otr_driver, count: *mut u32) [];
             plain device_properties: core.device_properties(driver: otr_driver, device: u32,
                 properties: *mut sys::otr_device_properties) [];
+            plain device_open: core.device_open(driver: otr_driver, device: u32,
+                params: *const sys::otr_device_params) [];
+            plain device_close: core.device_close(driver: otr_driver, device: u32) [];
             plain memory_alloc: core.memory_alloc(driver: otr_driver, device: u32,
                 params: *const sys::otr_memory_params, address: *mut u64) [];
             plain memory_free: core.memory_free(driver: otr_driver, address: u64) [];

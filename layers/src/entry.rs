@@ -69,6 +69,7 @@ impl Entry {
         matches!(
             self,
             Self::close
+                | Self::device_close
                 | Self::memory_free
                 | Self::queue_destroy
                 | Self::event_destroy
@@ -164,7 +165,8 @@ macro_rules! no_handles {
 
 no_handles! {
     u32 u64 usize *mut u32 *mut u64 *mut c_void *mut *mut c_void *const c_void *const c_char
-    *mut sys::otr_device_properties *mut sys::otr_ipc_handle *const sys::otr_ipc_handle
+    *mut sys::otr_device_properties *const sys::otr_device_params *mut sys::otr_ipc_handle
+    *const sys::otr_ipc_handle
     *const sys::otr_queue_params *const sys::otr_event_params *const sys::otr_memory_params
     *const sys::otr_reserve_params *const sys::otr_map_params *const sys::otr_copy
     *const sys::otr_fill *const sys::otr_host_call *const sys::otr_launch

@@ -331,6 +331,8 @@ fn core(below: &RawDriver, open: OpenFn) -> sys::otr_driver_api {
         last_error: Some(last_error),
         device_count: Some(thunks::device_count),
         device_properties: Some(thunks::device_properties),
+        device_open: Some(thunks::device_open),
+        device_close: Some(thunks::device_close),
         memory_alloc: Some(thunks::memory_alloc),
         memory_free: Some(thunks::memory_free),
         queue_create: Some(thunks::queue_create),

@@ -41,11 +41,16 @@ int64_t live_objects(void) { return open_drivers + queues + events + allocations
     return code;                                                                             \
   }
 
-static int64_t nothing;
+static int64_t nothing, devices;
+/* Devices that the host has opened, which it need not close. */
+OTR_DRIVER_EXPORT int64_t live_devices(void);
+int64_t live_devices(void) { return devices; }
 ENTRY(open, open_drivers, 1, (const otr_open_params_t* p, otr_driver_t** d), p, d)
 ENTRY(close, open_drivers, -1, (otr_driver_t* d), d)
 ENTRY(device_count, nothing, 0, (otr_driver_t* d, uint32_t* n), d, n)
 ENTRY(device_properties, nothing, 0, (otr_driver_t* d, uint32_t i, otr_device_properties_t* p), d, i, p)
+ENTRY(device_open, devices, 1, (otr_driver_t* d, uint32_t i, const otr_device_params_t* p), d, i, p)
+ENTRY(device_close, devices, -1, (otr_driver_t* d, uint32_t i), d, i)
 ENTRY(memory_alloc, allocations, 1, (otr_driver_t* d, uint32_t i, const otr_memory_params_t* p, otr_address_t* a), d, i, p, a)
 ENTRY(memory_free, allocations, -1, (otr_driver_t* d, otr_address_t a), d, a)
 ENTRY(queue_create, queues, 1, (otr_driver_t* d, uint32_t i, const otr_queue_params_t* p, otr_queue_t** q), d, i, p, q)
@@ -170,7 +175,8 @@ otr_code_t otr_driver_get_api(const otr_host_info_t* host, const otr_driver_api_
   broken.close = close_fails;
 #elif defined(FAILS_ON_DEMAND)
 #define USE(name) broken.name = failing_##name
-  USE(open), USE(close), USE(device_count), USE(device_properties), USE(memory_alloc), USE(memory_free);
+  USE(open), USE(close), USE(device_count), USE(device_properties), USE(device_open), USE(device_close);
+  USE(memory_alloc), USE(memory_free);
   USE(queue_create), USE(queue_destroy), USE(queue_query), USE(queue_synchronize), USE(queue_wait_event);
   USE(event_create), USE(event_destroy), USE(event_record), USE(event_query), USE(event_synchronize);
   USE(copy), USE(fill), USE(host_call);

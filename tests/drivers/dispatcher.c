@@ -85,8 +85,9 @@ struct driver {
   uint8_t* arena;  /* of one device after the other */
   struct block* blocks[MAX_DEVICES];
   uint64_t used[MAX_DEVICES];
-  uint64_t objects; /* of the host's, allocations included */
-  uint64_t queues;  /* that exist, destroyed ones with work included */
+  bool open[MAX_DEVICES];
+  uint64_t objects[MAX_DEVICES]; /* of the host's, allocations included */
+  uint64_t queues[MAX_DEVICES];  /* that exist, destroyed ones with work included */
   struct queue *ready, *ready_last;
   pthread_cond_t work, progress; /* a queue is ready; a command has finished */
   bool closing;
@@ -130,10 +131,13 @@ static otr_code_t leave(otr_code_t code) {
 #define ENTER_ASK(type, handle, outcome) \
   ENTER(type, handle); \
   CHECK_OUTPUT(outcome)
-#define ENTER_DEVICE(handle, device) \
+#define ENTER_FOUND(handle, device) \
   ENTER(driver, handle); \
   if ((device) >= driver->device_count) \
   LEAVE(OTR_ERR_INVALID_DEVICE, "there is no device %u, only %u", device, driver->device_count)
+#define ENTER_DEVICE(handle, device) \
+  ENTER_FOUND(handle, device); \
+  if (!driver->open[device]) LEAVE(OTR_ERR_INVALID_DEVICE, "device %u is not open; device_open opens it", device)
 
 static void* find(void* handle, enum kind kind) {
   struct object* object = handle;
@@ -145,13 +149,13 @@ static void* object_make(struct driver* driver, uint32_t device, size_t size, en
   struct object* object = calloc(1, size);
   if (!object) return NULL;
   *object = (struct object){kind, device, driver};
-  driver->objects++;
+  driver->objects[device]++;
   return object;
 }
 
 static void object_end(struct object* object) {
   object->kind = DEAD;
-  object->driver->objects--;
+  object->driver->objects[object->device]--;
 }
 
 /* ---- Memory ----------------------------------------------------------------------------------------- */
@@ -193,7 +197,7 @@ static otr_code_t memory_alloc(otr_driver_t* handle, uint32_t device, const otr_
   *block = (struct block){*place, offset, rounded};
   *place = block;
   driver->used[device] += rounded;
-  driver->objects++;
+  driver->objects[device]++;
   *address = WINDOW(device) + offset;
   return leave(OTR_OK);
 }
@@ -206,7 +210,7 @@ static otr_code_t memory_free(otr_driver_t* handle, otr_address_t address) {
         struct block* block = *place;
         *place = block->next;
         driver->used[device] -= block->size;
-        driver->objects--;
+        driver->objects[device]--;
         free(block);
         return leave(OTR_OK);
       }
@@ -245,7 +249,7 @@ static void release(struct queue* queue) {
 }
 
 static void queue_drop(struct queue* queue) {
-  queue->object.driver->queues--;
+  queue->object.driver->queues[queue->object.device]--;
   free(queue);
 }
 
@@ -381,7 +385,7 @@ static otr_code_t queue_create(otr_driver_t* handle, uint32_t device, const otr_
   CHECK(!params || params->struct_size < sizeof *params || !params->flags, "the flags of a queue are 0");
   struct queue* queue = object_make(driver, device, sizeof *queue, KIND_queue);
   if (!queue) NO_HOST_MEMORY();
-  driver->queues++;
+  driver->queues[device]++;
   *output = (otr_queue_t*)queue;
   return leave(OTR_OK);
 }
@@ -572,13 +576,36 @@ static otr_code_t driver_open(const otr_open_params_t* params, otr_driver_t** ou
   return OTR_OK;
 }
 
+#define CHECK_UNUSED(driver, device) \
+  if (driver->objects[device]) \
+  LEAVE(OTR_ERR_BUSY, "%llu queues, events or allocations of device %u are left", \
+        (unsigned long long)driver->objects[device], device)
+
+/* Work of destroyed queues ends (R12, R58). Entered and left with the lock. */
+static void drain(struct driver* driver, uint32_t device) {
+  while (driver->queues[device]) pthread_cond_wait(&driver->progress, &lock);
+}
+
+static otr_code_t device_open(otr_driver_t* handle, uint32_t device, const otr_device_params_t* params) {
+  ENTER_FOUND(handle, device);
+  CHECK(!params || params->struct_size < sizeof *params || !params->flags, "the flags of a device are 0");
+  driver->open[device] = true;
+  return leave(OTR_OK);
+}
+
+static otr_code_t device_close(otr_driver_t* handle, uint32_t device) {
+  ENTER_DEVICE(handle, device);
+  CHECK_UNUSED(driver, device);
+  drain(driver, device);
+  driver->open[device] = false;
+  return leave(OTR_OK);
+}
+
 static otr_code_t driver_close(otr_driver_t* handle) {
   ENTER(driver, handle);
-  if (driver->objects)
-    LEAVE(OTR_ERR_BUSY, "%llu queues, events or allocations are left", (unsigned long long)driver->objects);
+  for (uint32_t device = 0; device < driver->device_count; device++) CHECK_UNUSED(driver, device);
   driver->object.kind = DEAD;
-  while (driver->queues) /* work of destroyed queues (R12) */
-    pthread_cond_wait(&driver->progress, &lock);
+  for (uint32_t device = 0; device < driver->device_count; device++) drain(driver, device);
   driver->closing = true;
   pthread_cond_broadcast(&driver->work);
   leave(OTR_OK);
@@ -599,7 +626,7 @@ static otr_code_t device_count(otr_driver_t* handle, uint32_t* count) {
 }
 
 static otr_code_t device_properties(otr_driver_t* handle, uint32_t device, otr_device_properties_t* output) {
-  ENTER_DEVICE(handle, device);
+  ENTER_FOUND(handle, device);
   CHECK_OUTPUT(output);
   otr_device_properties_t all = {output->struct_size, output->next, "dispatcher", "Outrigger",
                                  .total_memory = driver->memory, .address_alignment = ALIGNMENT};
@@ -612,7 +639,8 @@ static otr_code_t device_properties(otr_driver_t* handle, uint32_t device, otr_d
 static const otr_memory_info_api_t memory_info_api = {sizeof memory_info_api, memory_info};
 static const otr_driver_api_t driver_api = {
     sizeof driver_api, NULL, OTR_DRIVER_API_MAJOR, OTR_DRIVER_API_MINOR, "dispatcher", "Outrigger", "1",
-    driver_open, driver_close, last_error, device_count, device_properties, memory_alloc, memory_free,
+    driver_open, driver_close, last_error, device_count, device_properties, device_open, device_close,
+    memory_alloc, memory_free,
     queue_create, queue_destroy, queue_query, queue_synchronize, queue_wait_event, event_create,
     event_destroy, event_record, event_query, event_synchronize, copy, fill, host_call, queue_flush,
     .memory_info = &memory_info_api,

@@ -1,5 +1,5 @@
-//! A device that cannot be opened: the others are there all the same, and nothing of it stays for the next device with its
-//! number. The test has its own process because of its driver.
+//! Devices are opened when they are used, and not when they are listed. One that cannot be opened says why at each call,
+//! leaves the others, and is tried again. The test has its own process because of its driver.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,
@@ -7,7 +7,6 @@
 )]
 
 use std::ffi::{CStr, CString, c_char};
-use std::ptr::null_mut;
 
 use libloading::Library;
 use outrigger::ffi::*;
@@ -16,7 +15,7 @@ use outrigger_tests::abi::*;
 use outrigger_tests::broken_driver;
 
 #[test]
-fn a_device_that_cannot_be_opened_is_reported_and_leaves_the_others() {
+fn a_device_is_opened_when_it_is_used() {
     let path = broken_driver("fails_on_demand");
     // SAFETY: the initializers of a driver of these tests, which is opened once more below.
     let library = unsafe { Library::new(&path) }.expect("it loads");
@@ -27,46 +26,59 @@ fn a_device_that_cannot_be_opened_is_reported_and_leaves_the_others() {
             function.expect("it is exported")(entry.as_ptr(), passes);
         }
     };
-    let load = |specs: &str| {
-        let specs = CString::new(specs).expect("no NUL");
-        outcome(unsafe { otr_driver_load(specs.as_ptr()) })
+    let open = || {
+        // SAFETY: the function has this type.
+        unsafe {
+            let function = library.get::<unsafe extern "C" fn() -> i64>(b"live_devices");
+            function.expect("it is exported")()
+        }
     };
     let count = || made(|out| unsafe { otr_device_count(out) });
     let first = count();
+    let specs = CString::new(format!("{}?devices=3", path.display())).expect("no NUL");
+    ok(unsafe { otr_driver_load(specs.as_ptr()) });
+    assert_eq!(count(), first + 3);
 
-    // The first device of three has no queue; the driver behind it is loaded too.
-    fail_at(c"queue_create", 0);
-    let specs = format!("{}?devices=3,host?devices=1", path.display());
-    let (code, message) = load(&specs).expect_err("a device is missing");
-    assert_eq!(code, Code::LOAD);
-    for word in ["device 0", "queue_create", "fails_on_demand"] {
-        assert!(message.contains(word), "{word} is missing in: {message}");
+    // What asks for devices, and what has nothing to do for one that was not used, opens none.
+    for device in first..first + 3 {
+        let mut info: otr_device_info_t = unsafe { std::mem::zeroed() };
+        info.struct_size = size_of::<otr_device_info_t>();
+        ok(unsafe { otr_device_info(device, &mut info) });
+        assert!(info.total_memory > 0 && info.name[0] != 0);
+        ok(unsafe { otr_device_set_current(device) });
+        ok(unsafe { otr_device_synchronize(device) });
+        ok(unsafe { otr_memory_empty_cache(device) });
+        assert_eq!(stats(device).reserved_bytes.current, 0);
+        let generator = made(|out| unsafe { otr_generator_default(device, out) });
+        ok(unsafe { otr_generator_seed(generator, 7) });
     }
-    assert_eq!(count(), first + 3);
-    let mut json = null_mut();
-    ok(unsafe { otr_load_report(&mut json) });
-    let report = text(json);
-    unsafe { otr_string_free(json) };
-    assert!(
-        report.contains("refused") && report.contains("queue_create"),
-        "{report}"
-    );
+    ok(unsafe { otr_device_set_current(0) });
+    assert_eq!(open(), 0);
 
-    // A driver of which no device can be opened is not among those that were taken.
-    fail_at(c"queue_create", 0);
-    let (_, message) = load(&format!("{}?devices=1", path.display())).expect_err("no device");
-    assert!(message.contains("queue_create"), "{message}");
-    assert_eq!(count(), first + 3);
-
-    // The next device with the number has a default stream and a generator of its own.
-    load("host?devices=1").expect("sound");
-    for device in first..first + 4 {
+    // The device and its default stream: each call says why, and nothing stays open.
+    for entry in [c"device_open", c"queue_create"] {
+        for _ in 0..2 {
+            fail_at(entry, 0);
+            let stream = outcome(unsafe { otr_stream_default(first, &mut 0) });
+            let (code, message) = stream.expect_err("it cannot be opened");
+            assert_eq!(code, Code::DEVICE_LOST);
+            let device = format!("device {first} ");
+            for word in [device.as_str(), "cannot be opened", entry.to_str().unwrap()] {
+                assert!(message.contains(word), "{word} is missing in: {message}");
+            }
+            assert_eq!(open(), 0);
+        }
+    }
+    let works = |device| {
         let stream = made(|out| unsafe { otr_stream_default(device, out) });
         let address = alloc(device, 64, stream);
         ok(unsafe { otr_fill(stream, address, 64, [1_u8].as_ptr().cast(), 1) });
         ok(unsafe { otr_stream_synchronize(stream) });
         ok(unsafe { otr_memory_free(device, address) });
-        let generator = made(|out| unsafe { otr_generator_default(device, out) });
-        ok(unsafe { otr_generator_seed(generator, 7) });
-    }
+    };
+    // The others are as they were, and the next use of the device finds it well.
+    works(first + 2);
+    assert_eq!(open(), 1);
+    works(first);
+    assert_eq!(open(), 2);
 }

@@ -10,10 +10,10 @@
 use outrigger::runtime::ops::{Call, OperatorId, Scalar, Tensor};
 use outrigger::runtime::{self as face};
 use outrigger::runtime::{
-    CaptureInfo, CaptureMode, Code, ConditionalKind, CopyKind, DType, Device, DumpFormat, Error,
-    Event, ExecFlags, ExecInfo, ExecMode, FallbackMode, Generator, Graph, GraphExec, GraphInfo,
-    HostMemory, LoadReport, Observation, ObservationKinds, PointerInfo, Pool, PoolStats, Pressure,
-    Ref, Result, Runtime, Snapshot, Stats, Stream,
+    CaptureInfo, CaptureMode, Code, ConditionalKind, CopyKind, DType, Device, DeviceProperties,
+    DumpFormat, Error, Event, ExecFlags, ExecInfo, ExecMode, FallbackMode, Found, Generator, Graph,
+    GraphExec, GraphInfo, HostMemory, LoadReport, Observation, ObservationKinds, PointerInfo, Pool,
+    PoolStats, Pressure, Ref, Result, Runtime, Snapshot, Stats, Stream,
 };
 
 #[test]
@@ -24,10 +24,12 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&'static Runtime) -> u32 = Runtime::device_count;
     let _: fn(&'static Runtime, u32) -> Result<&'static Device> = Runtime::device;
     let _: fn(&'static Runtime, u64) -> Result<&'static Device> = Runtime::find;
+    let _: fn(&'static Runtime, u32) -> Result<&'static Found> = Runtime::found;
+    let _: fn(&Found) -> Result<DeviceProperties> = Found::properties;
+    let _: fn(&Found) -> &Ref<Generator> = Found::default_generator;
 
     let _: fn(&Device) -> u32 = Device::index;
     let _: fn(&Device) -> &Ref<Stream> = Device::default_stream;
-    let _: fn(&Device) -> &Ref<Generator> = Device::default_generator;
     let _: fn(&'static Device, i32) -> Result<Ref<Stream>> = Device::pool_stream;
     let _: fn(&Device) -> Result<()> = Device::synchronize;
     let _: fn(&Device, u64, u64) -> Result<u64> = Device::alloc;

@@ -16,7 +16,7 @@ static otr_code_t check(tern_status status, const char* call) {
 }
 
 /* ---- 1. Which devices there are ----------------------------------------------------------------------------- */
-struct device { tern_board* board; };
+struct device { tern_board* board; uint32_t number; };
 
 static otr_code_t find_devices(uint32_t wanted, uint32_t* count) {
   REQUIRE(wanted <= tern_count(), OTR_ERR_INVALID_ARGUMENT, "devices=%u: this machine has %u boards", wanted, tern_count());
@@ -25,15 +25,16 @@ static otr_code_t find_devices(uint32_t wanted, uint32_t* count) {
 }
 
 static otr_code_t device_open(struct device* device, uint32_t number) {
+  device->number = number;
   return check(tern_open(number, &device->board), "tern_open");
 }
 
 static void device_close(struct device* device) { tern_close(device->board); }
 
 /* ---- 2. What a device says of itself ------------------------------------------------------------------------ */
-static void device_describe(const struct device* device, otr_device_properties_t* about) {
+static void device_describe(uint32_t number, otr_device_properties_t* about) {
   tern_info info;
-  tern_describe(device->board, &info);
+  tern_describe(number, &info);
   snprintf(about->name, sizeof about->name, "%s", info.name);
   snprintf(about->vendor, sizeof about->vendor, DRIVER_VENDOR);
   about->total_memory = info.memory;
@@ -42,7 +43,7 @@ static void device_describe(const struct device* device, otr_device_properties_t
 
 static uint64_t device_clock(const struct device* device) {
   tern_info info;
-  tern_describe(device->board, &info);
+  tern_describe(device->number, &info);
   return tern_ticks(device->board) * info.tick;
 }
 

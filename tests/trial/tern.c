@@ -94,9 +94,9 @@ tern_status tern_open(unsigned number, tern_board** board) {
 
 void tern_close(tern_board* board) { (void)board; } /* the hardware stays */
 
-void tern_describe(const tern_board* board, tern_info* info) {
+void tern_describe(unsigned number, tern_info* info) {
   *info = (tern_info){.memory = MEMORY, .page = PAGE, .tick = TICK};
-  snprintf(info->name, sizeof info->name, "Tern T%u", 100 + board->number);
+  snprintf(info->name, sizeof info->name, "Tern T%u", 100 + number);
 }
 
 uint64_t tern_ticks(const tern_board* board) {

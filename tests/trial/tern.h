@@ -37,7 +37,7 @@ typedef struct tern_info {
 unsigned tern_count(void);
 tern_status tern_open(unsigned number, tern_board** board); /* the same board may be opened several times */
 void tern_close(tern_board* board);
-void tern_describe(const tern_board* board, tern_info* info);
+void tern_describe(unsigned number, tern_info* info); /* of a board that need not be open */
 uint64_t tern_ticks(const tern_board* board);
 
 /* ---- Memory ---- */

@@ -224,8 +224,9 @@ fn relayed<T>(
     host: &Arc<Host>,
     submit: impl FnOnce(&'static Queue) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let relay = Queue::create(host, host.device(0)?)?;
-    host.queues.fetch_add(1, Ordering::Relaxed);
+    let device = host.any_device()?;
+    let relay = Queue::create(host, device)?;
+    device.queues.fetch_add(1, Ordering::Relaxed);
     let submitted = submit(relay);
     relay.worker().wake(relay);
     relay.destroy()?;

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::command::{inside, now};
 use super::exports::{Exports, Handle, Kind};
 use super::fault::{Fault, done, params};
-use super::memory::Memory;
+use super::memory::{Memory, limit_of};
 use super::options::{Face, Options};
 use super::pages::Part;
 use crate::{Code, sys};
@@ -23,21 +23,49 @@ use crate::{Code, sys};
 pub(super) struct Device {
     pub(super) index: u32,
     pub(super) memory: Memory,
+    /// Queues that the host has not given back.
+    pub(super) queues: AtomicUsize,
+    /// Queues whose work has not finished, destroyed ones included.
+    pub(super) working: Working,
+}
+
+impl Device {
+    /// How much of each kind the host has not given back.
+    fn counts(&self) -> [(usize, &'static str); 5] {
+        let left = self.memory.mapping().left();
+        [
+            (self.queues.load(Ordering::Relaxed), "queues"),
+            (self.memory.allocations(), "device allocations"),
+            (left.ranges, "reserved ranges"),
+            (left.objects, "physical objects"),
+            (left.imports, "imported allocations"),
+        ]
+    }
+}
+
+/// The place of a device, which may be open (R58).
+#[derive(Debug, Default)]
+struct Place {
+    is_open: AtomicBool,
+    /// Held while the device is opened or closed.
+    turn: Mutex<()>,
+    /// The device, from its first opening on. A closed one keeps its addresses, which calls for other devices may
+    /// look at, and has no memory behind them.
+    device: OnceLock<Device>,
 }
 
 /// One result of `open`. Queues keep it alive until their work has finished.
 #[derive(Debug)]
 pub(super) struct Host {
-    pub(super) devices: Box<[Device]>,
+    places: Box<[Place]>,
+    /// Bytes of each device, and what the host sees of them.
+    memory: u64,
     face: Face,
-    /// Queues, events, graphs, operators and ranks of communicators that the host has not given back.
-    pub(super) queues: AtomicUsize,
+    /// Events, graphs, operators and ranks of communicators that the host has not given back.
     pub(super) events: AtomicUsize,
     pub(super) graphs: AtomicUsize,
     pub(super) operators: AtomicUsize,
     pub(super) communicators: AtomicUsize,
-    /// Queues whose work has not finished, destroyed ones included.
-    pub(super) working: Working,
     /// Pinned allocations: address to mapped bytes.
     pinned: Mutex<HashMap<usize, usize>>,
     /// What other processes may use of its memory, and it of theirs.
@@ -94,69 +122,134 @@ impl Host {
         }))
     }
 
-    pub(super) fn device(&self, index: u32) -> Result<&Device, Fault> {
-        self.devices.get(index as usize).ok_or_else(|| {
+    fn place(&self, index: u32) -> Result<&Place, Fault> {
+        self.places.get(index as usize).ok_or_else(|| {
             Fault::new(
                 Code::INVALID_DEVICE,
                 format!(
                     "there is no device {index}; devices are 0 to {}",
-                    self.devices.len() - 1
+                    self.places.len() - 1
                 ),
             )
         })
     }
 
-    /// Reserves the devices that the options describe.
+    /// Refuses a device that is not there, open or not.
+    pub(super) fn has_device(&self, index: u32) -> Result<(), Fault> {
+        self.place(index).map(drop)
+    }
+
+    /// A device that is open.
+    #[inline]
+    pub(super) fn device(&self, index: u32) -> Result<&Device, Fault> {
+        let place = self.place(index)?;
+        match place.device.get() {
+            Some(device) if place.is_open.load(Ordering::Acquire) => Ok(device),
+            _ => Err(closed(format!("device {index} is not open"))),
+        }
+    }
+
+    /// The first device that is open, for work that is of no device.
+    pub(super) fn any_device(&self) -> Result<&Device, Fault> {
+        let mut open = (0..self.places.len() as u32).filter_map(|index| self.device(index).ok());
+        open.next()
+            .ok_or_else(|| closed("no device is open".to_owned()))
+    }
+
+    /// The devices that are open or have been.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.places.iter().filter_map(|place| place.device.get())
+    }
+
+    /// Finds the devices that the options describe.
     pub(super) fn open(options: &str) -> Result<Self, Fault> {
         let options = Options::parse(options)?;
-        let devices = (0..options.devices)
-            .map(|index| {
-                Ok(Device {
-                    index,
-                    memory: Memory::new(index, options.devices, options.memory, options.face)?,
-                })
-            })
-            .collect::<Result<Box<[Device]>, Fault>>()?;
         Ok(Self {
-            devices,
+            places: (0..options.devices).map(|_| Place::default()).collect(),
+            memory: options.memory,
             face: options.face,
-            queues: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             graphs: AtomicUsize::new(0),
             operators: AtomicUsize::new(0),
             communicators: AtomicUsize::new(0),
-            working: Working::default(),
             pinned: Mutex::default(),
             exports: Exports::default(),
             ids: Mutex::default(),
         })
     }
 
+    /// Reserves the memory of a device, or opens it again.
+    pub(super) fn open_device(&self, index: u32) -> Result<(), Fault> {
+        let place = self.place(index)?;
+        let _turn = place.turn.lock();
+        if place.device.get().is_none() {
+            let memory = Memory::new(index, self.places.len() as u32, self.memory, self.face)?;
+            place.device.get_or_init(|| Device {
+                index,
+                memory,
+                queues: AtomicUsize::new(0),
+                working: Working::default(),
+            });
+        }
+        place.is_open.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn close_device(&self, index: u32) -> Result<(), Fault> {
+        let place = self.place(index)?;
+        let _turn = place.turn.lock();
+        let device = self.device(index)?;
+        if let Some(rest) = listed(&device.counts()) {
+            return Err(Fault::new(
+                Code::BUSY,
+                format!(
+                    "{rest} are left: destroy and free all of device {index} before closing it"
+                ),
+            ));
+        }
+        // As in `close`.
+        if !inside() {
+            device.working.wait();
+        }
+        place.is_open.store(false, Ordering::Release);
+        Ok(())
+    }
+
     /// What still stands in the way of closing.
     fn in_use(&self) -> Option<String> {
-        let allocations: usize = self.devices.iter().map(|d| d.memory.allocations()).sum();
-        let left: Vec<_> = (self.devices.iter())
-            .map(|device| device.memory.mapping().left())
-            .collect();
-        let counts = [
-            (self.queues.load(Ordering::Relaxed), "queues"),
+        let mut counts = vec![
             (self.events.load(Ordering::Relaxed), "events"),
             (self.graphs.load(Ordering::Relaxed), "graphs"),
             (self.operators.load(Ordering::Relaxed), "operators"),
             (self.communicators.load(Ordering::Relaxed), "communicators"),
-            (allocations, "device allocations"),
-            (left.iter().map(|l| l.ranges).sum(), "reserved ranges"),
-            (left.iter().map(|l| l.objects).sum(), "physical objects"),
-            (left.iter().map(|l| l.imports).sum(), "imported allocations"),
             (self.pinned.lock().len(), "pinned allocations"),
         ];
-        let rest: Vec<String> = counts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
-            .collect();
-        (!rest.is_empty()).then(|| rest.join(", "))
+        for (count, what) in self.devices().flat_map(Device::counts) {
+            match counts.iter_mut().find(|(_, other)| *other == what) {
+                Some((sum, _)) => *sum += count,
+                None => counts.push((count, what)),
+            }
+        }
+        listed(&counts)
     }
+}
+
+#[cold]
+fn closed(what: String) -> Fault {
+    Fault::new(
+        Code::INVALID_DEVICE,
+        format!("{what}: device_open comes first"),
+    )
+}
+
+/// What there is some of, in words.
+fn listed(counts: &[(usize, &str)]) -> Option<String> {
+    let rest: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    (!rest.is_empty()).then(|| rest.join(", "))
 }
 
 pub(super) unsafe extern "C" fn open(
@@ -207,7 +300,7 @@ pub(super) unsafe extern "C" fn close(driver: *mut sys::otr_driver) -> i32 {
         // A host call that closes the driver cannot be waited for by itself: then work of destroyed
         // queues that still runs keeps the rest alive.
         if !inside() {
-            host.working.wait();
+            host.devices().for_each(|device| device.working.wait());
         }
         drop(ManuallyDrop::into_inner(host));
         Ok(())
@@ -219,8 +312,38 @@ pub(super) unsafe extern "C" fn device_count(driver: *mut sys::otr_driver, count
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
-        unsafe { give(count, host.devices.len() as u32) }
+        unsafe { give(count, host.places.len() as u32) }
     })
+}
+
+pub(super) unsafe extern "C" fn device_open(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    params: *const sys::otr_device_params,
+) -> i32 {
+    done(|| {
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
+        let host = unsafe { Host::from_handle(driver)? };
+        // SAFETY: NULL, or a struct of the size that stands in it (R1).
+        let flags = match unsafe { params.as_ref() } {
+            Some(params) if params.struct_size >= size_of::<sys::otr_device_params>() => {
+                params.flags
+            }
+            _ => 0,
+        };
+        host.place(device)?;
+        if flags != 0 {
+            return Err(Fault::argument(format!(
+                "device flags {flags:#x}; none are known"
+            )));
+        }
+        host.open_device(device)
+    })
+}
+
+pub(super) unsafe extern "C" fn device_close(driver: *mut sys::otr_driver, device: u32) -> i32 {
+    // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
+    done(|| unsafe { Host::from_handle(driver)? }.close_device(device))
 }
 
 pub(super) unsafe extern "C" fn device_properties(
@@ -231,7 +354,7 @@ pub(super) unsafe extern "C" fn device_properties(
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
-        let device = host.device(device)?;
+        host.place(device)?;
         if properties.is_null() {
             return Err(Fault::null("the properties", Code::INVALID_ARGUMENT));
         }
@@ -242,17 +365,17 @@ pub(super) unsafe extern "C" fn device_properties(
         };
         text(
             &mut full.name,
-            &format!("Outrigger host device {} ({face})", device.index),
+            &format!("Outrigger host device {device} ({face})"),
         );
         text(&mut full.vendor, VENDOR);
         full.uuid[..8].copy_from_slice(b"otr-host");
         full.uuid[8] = host.face as u8 + 1;
-        full.uuid[12..].copy_from_slice(&device.index.to_be_bytes());
+        full.uuid[12..].copy_from_slice(&device.to_be_bytes());
         full.flags = sys::OTR_DEVICE_CPU;
         if host.face == Face::Unified {
             full.flags |= sys::OTR_DEVICE_HOST_VISIBLE;
         }
-        full.total_memory = device.memory.limit();
+        full.total_memory = limit_of(host.memory);
         // Allocations are aligned to far more; a cache line is what kernels profit from.
         full.address_alignment = 64;
         full.compute_units =
@@ -379,7 +502,7 @@ pub(super) unsafe extern "C" fn memory_free(driver: *mut sys::otr_driver, addres
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
-        for device in &host.devices {
+        for device in host.devices() {
             let forget = || host.exports.forget(Kind::Memory, address);
             if device.memory.free(address, forget)? {
                 return Ok(());

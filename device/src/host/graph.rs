@@ -278,6 +278,8 @@ mod tests {
         // SAFETY: NULL where the contract has an answer for it, else what the calls before have given.
         unsafe {
             assert_eq!(open(std::ptr::null(), &mut driver), Code::OK.0);
+            let device_open = api.device_open.unwrap();
+            assert_eq!(device_open(driver, 0, std::ptr::null()), Code::OK.0);
             assert_eq!(create(driver, 0, std::ptr::null(), &mut queue), Code::OK.0);
             assert_eq!(record_begin(null_mut()), Code::INVALID_HANDLE.0);
             assert_eq!(record_end(null_mut(), &mut graph), Code::INVALID_HANDLE.0);

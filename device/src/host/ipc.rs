@@ -19,7 +19,7 @@ pub(super) unsafe extern "C" fn memory_export(
         let host = unsafe { Host::from_handle(driver)? };
         // SAFETY: R1: NULL, or a struct of the size that stands in it.
         unsafe { params(handle, "the place for the handle")? };
-        for device in &host.devices {
+        for device in host.devices() {
             if let Some(part) = device.memory.part(base)? {
                 let bytes = host.exports.export((Kind::Memory, base), &part)?;
                 // SAFETY: not NULL, and as large as the type.
@@ -61,7 +61,7 @@ pub(super) unsafe extern "C" fn memory_close(driver: *mut sys::otr_driver, base:
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
-        let mut mappings = host.devices.iter().map(|device| device.memory.mapping());
+        let mut mappings = host.devices().map(|device| device.memory.mapping());
         match mappings.find(|mapping| mapping.has_address(base)) {
             Some(mapping) => mapping.close(base),
             None => Err(Fault::argument(format!(

@@ -86,10 +86,15 @@ impl Quota {
     }
 }
 
+/// The bytes of a device that is asked for with so many.
+pub(super) fn limit_of(memory: u64) -> u64 {
+    memory.next_multiple_of(GRANULE)
+}
+
 impl Memory {
-    /// The memory of device `index` of `devices`, of `limit` bytes each.
-    pub(super) fn new(index: u32, devices: u32, limit: u64, face: Face) -> Result<Self, Fault> {
-        let limit = limit.next_multiple_of(GRANULE);
+    /// The memory of device `index` of `devices`, which are asked for with `memory` bytes each.
+    pub(super) fn new(index: u32, devices: u32, memory: u64, face: Face) -> Result<Self, Fault> {
+        let limit = limit_of(memory);
         let plain = (2 * limit).next_multiple_of(HUGE);
         let refused = |what: &str, error: Errno| {
             Fault::new(

@@ -108,6 +108,8 @@ const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     last_error: Some(fault::last_error),
     device_count: Some(driver::device_count),
     device_properties: Some(driver::device_properties),
+    device_open: Some(driver::device_open),
+    device_close: Some(driver::device_close),
     memory_alloc: Some(driver::memory_alloc),
     memory_free: Some(driver::memory_free),
     queue_create: Some(submit::create),

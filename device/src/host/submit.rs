@@ -42,7 +42,7 @@ pub(super) unsafe extern "C" fn create(
             )));
         }
         let queue = Queue::create(&host, device)?;
-        host.queues.fetch_add(1, Ordering::Relaxed);
+        device.queues.fetch_add(1, Ordering::Relaxed);
         // SAFETY: not NULL, so writable.
         unsafe { give(place, std::ptr::from_ref(queue).cast_mut().cast()) }
     })
@@ -136,7 +136,7 @@ pub(super) unsafe extern "C" fn native_adopt(
         let device = host.device(device)?;
         writable(place)?;
         let (queue, user) = Queue::share(&host, device, native)?;
-        host.queues.fetch_add(1, Ordering::Relaxed);
+        device.queues.fetch_add(1, Ordering::Relaxed);
         let handle: *mut sys::otr_queue = std::ptr::from_ref(queue).cast_mut().cast();
         // SAFETY: not NULL, so writable.
         unsafe { give(place, handle.map_addr(|address| address + user)) }

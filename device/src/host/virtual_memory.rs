@@ -150,8 +150,7 @@ fn no_flags(flags: u32) -> Result<(), Fault> {
 
 /// The virtual memory that an address is of.
 fn at(host: &Host, address: u64) -> Result<&Mapping, Fault> {
-    host.devices
-        .iter()
+    host.devices()
         .map(|device| device.memory.mapping())
         .find(|mapping| mapping.has_address(address))
         .ok_or_else(|| {
@@ -173,8 +172,7 @@ pub(super) fn object(host: &Host, handle: *mut sys::otr_physical) -> Result<(&De
     }
     let number = handle.addr() as u64;
     let device = host
-        .devices
-        .iter()
+        .devices()
         .find(|device| device.memory.mapping().has_object(number));
     match device {
         Some(device) => Ok((device, number)),
@@ -189,7 +187,7 @@ pub(super) fn object(host: &Host, handle: *mut sys::otr_physical) -> Result<(&De
 mod tests {
     use std::ptr::{null, null_mut};
 
-    use super::super::driver::{close, memory_info, open};
+    use super::super::driver::{close, device_open, memory_info, open};
     use super::super::ipc::{
         memory_close, memory_export, memory_import, physical_export, physical_import,
     };
@@ -205,6 +203,8 @@ mod tests {
         let mut driver = null_mut();
         // SAFETY: both pointers are valid through the call.
         assert_eq!(unsafe { open(&params, &mut driver) }, Code::OK.0);
+        // SAFETY: the driver is open.
+        assert_eq!(unsafe { device_open(driver, 0, null()) }, Code::OK.0);
         driver
     }
 

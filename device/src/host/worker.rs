@@ -199,8 +199,10 @@ mod tests {
     fn a_queue_is_released_whatever_its_worker_was_doing() {
         for state in [Thread::Absent, Thread::Awake, Thread::Asleep] {
             let host = Arc::new(Host::open("devices=1,memory=64K").unwrap());
-            let queue = Queue::create(&host, &host.devices[0]).unwrap();
-            host.queues.fetch_add(1, Ordering::Relaxed);
+            host.open_device(0).unwrap();
+            let device = host.device(0).unwrap();
+            let queue = Queue::create(&host, device).unwrap();
+            device.queues.fetch_add(1, Ordering::Relaxed);
             queue.mark(Command::Nop).unwrap();
             if state != Thread::Absent {
                 queue.worker().wake(queue);

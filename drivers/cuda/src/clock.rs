@@ -181,13 +181,13 @@ impl Clock {
     pub(crate) fn start(device: &Device) -> Result<Self> {
         let _entered = device.enter()?;
         let mut raw = std::ptr::null_mut();
-        let (flags, urgent) = (cuda::STREAM_NON_BLOCKING, device.priorities.1);
+        let (flags, urgent) = (cuda::STREAM_NON_BLOCKING, device.priorities().1);
         // SAFETY: a place for the stream.
         let made = unsafe { (device.cuda.stream_create)(&mut raw, flags, urgent) };
         device.check(made, "cuStreamCreateWithPriority")?;
         let stream = Stream {
             cuda: device.cuda,
-            context: Context(device.context),
+            context: Context(device.context()),
             raw,
         };
         let base = base(device, &stream, None)?;
@@ -234,7 +234,7 @@ fn base(device: &Device, stream: &Stream, before: Option<Arc<Base>>) -> Result<A
     device.check(recorded, "cuEventRecord")?;
     Ok(Arc::new(Base {
         cuda: device.cuda,
-        context: Context(device.context),
+        context: Context(device.context()),
         event,
         before: Mutex::new(before),
         nanoseconds: OnceLock::new(),

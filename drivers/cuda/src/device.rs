@@ -1,12 +1,15 @@
-//! What the devices are: their contexts, and their properties in the words of the contract.
+//! What the devices are: their properties in the words of the contract, which CUDA tells without a context, and the
+//! context of a device that is open.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use outrigger_contract as c;
 use outrigger_driver_kit::given::put_text;
 use outrigger_driver_kit::{Fault, Result};
+use parking_lot::{Condvar, Mutex};
 
 use crate::cuda::{self, Cuda, Status};
 
@@ -18,22 +21,26 @@ pub(crate) const ALIGNMENT: u32 = 256;
 /// What every device takes; newer ones take more.
 const ARGUMENT_BLOCK: u32 = 4096;
 
-/// A device with its primary context, which it shares with all else in the process that uses CUDA.
+/// A device. While it is open it has its primary context, which it shares with all else in the process that uses CUDA.
 pub(crate) struct Device {
     pub(crate) cuda: &'static Cuda,
     pub(crate) ordinal: cuda::Device,
-    pub(crate) context: cuda::Context,
+    /// NULL while the device is closed.
+    context: AtomicPtr<c_void>,
+    is_open: AtomicBool,
+    pub(crate) live: Live,
     pub(crate) name: String,
     pub(crate) memory: u64,
     /// Major and minor number of the compute capability.
     pub(crate) capability: (u32, u32),
-    pub(crate) priorities: (i32, i32),
+    /// Of streams: the least and the most urgent. Known from the first opening on.
+    priorities: OnceLock<(i32, i32)>,
     pub(crate) largest_group: u32,
     pub(crate) largest_block: [u32; 3],
     /// Bytes of shared memory that a kernel can have if it asks.
     pub(crate) shared: u32,
-    /// What virtual memory goes by; 0: the device has none.
-    pub(crate) granularity: u64,
+    /// What virtual memory goes by; 0: the device has none. Known from the first opening on.
+    granularity: OnceLock<u64>,
     properties: c::otr_device_properties,
     lost: AtomicBool,
 }
@@ -57,8 +64,64 @@ impl Drop for Entered {
     }
 }
 
+/// How many objects of a device the host has not given back.
+#[derive(Default)]
+pub(crate) struct Live {
+    pub(crate) queues: AtomicUsize,
+    pub(crate) events: AtomicUsize,
+    pub(crate) modules: AtomicUsize,
+    pub(crate) graphs: AtomicUsize,
+    pub(crate) operators: AtomicUsize,
+    pub(crate) objects: AtomicUsize,
+    /// Those of destroyed queues included.
+    pub(crate) lanes: Lanes,
+}
+
+/// How many lanes a device has.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Lanes {
+    pub(crate) fn begin(&self) {
+        *self.count.lock() += 1;
+    }
+
+    pub(crate) fn end(&self) {
+        let mut count = self.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.none.notify_all();
+        }
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            self.none.wait(&mut count);
+        }
+    }
+}
+
+impl Live {
+    pub(crate) fn counts(&self) -> [(usize, &'static str); 6] {
+        [
+            (&self.queues, "queues"),
+            (&self.events, "events"),
+            (&self.modules, "modules"),
+            (&self.graphs, "graphs"),
+            (&self.operators, "operators"),
+            (&self.objects, "memory objects"),
+        ]
+        .map(|(count, what)| (count.load(Ordering::Relaxed), what))
+    }
+}
+
 impl Device {
-    pub(crate) fn open(cuda: &'static Cuda, index: c_int, code_formats: u32) -> Result<Self> {
+    /// A device with what CUDA tells of it without a context.
+    pub(crate) fn find(cuda: &'static Cuda, index: c_int, code_formats: u32) -> Result<Self> {
         let mut ordinal = 0;
         // SAFETY: a place for the device.
         let told = unsafe { (cuda.device_get)(&mut ordinal, index) };
@@ -83,46 +146,88 @@ impl Device {
         // SAFETY: a place for the size.
         let told = unsafe { (cuda.device_total)(&mut memory, ordinal) };
         cuda.check(told, "cuDeviceTotalMem")?;
-        let mut context = std::ptr::null_mut();
-        // From here on a failure drops the device, which gives the context back.
-        // SAFETY: a place for the context.
-        let retained = unsafe { (cuda.context_retain)(&mut context, ordinal) };
-        cuda.check(retained, "cuDevicePrimaryCtxRetain")?;
         let mut device = Self {
             cuda,
             ordinal,
-            context,
+            context: AtomicPtr::default(),
+            is_open: AtomicBool::new(false),
+            live: Live::default(),
             name: text(&name),
             memory: memory as u64,
             capability,
-            priorities: (0, 0),
+            priorities: OnceLock::new(),
             largest_group,
             largest_block,
             shared,
-            granularity: 0,
+            granularity: OnceLock::new(),
             // SAFETY: zero is valid for all fields: integers, bytes and a pointer.
             properties: unsafe { std::mem::zeroed() },
             lost: AtomicBool::new(false),
         };
-        {
-            let _entered = device.enter()?;
-            let (mut least, mut greatest) = (0, 0);
-            // SAFETY: places for both.
-            let told = unsafe { (cuda.priority_range)(&mut least, &mut greatest) };
-            cuda.check(told, "cuCtxGetStreamPriorityRange")?;
-            device.priorities = (least, greatest);
-        }
-        if ask(cuda::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0 {
-            let mut granularity = 0;
-            let of = device.allocation_properties();
+        device.properties = device.describe(code_formats)?;
+        Ok(device)
+    }
+
+    /// Takes the primary context, and asks what only a context tells. [`give_back`](Self::give_back) undoes it, after a
+    /// failure too.
+    pub(crate) fn take_context(&self) -> Result {
+        let (cuda, mut context) = (self.cuda, std::ptr::null_mut());
+        // SAFETY: a place for the context.
+        let retained = unsafe { (cuda.context_retain)(&mut context, self.ordinal) };
+        cuda.check(retained, "cuDevicePrimaryCtxRetain")?;
+        self.context.store(context, Ordering::Release);
+        self.lost.store(false, Ordering::Release);
+        let _entered = self.enter()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: places for both.
+        let told = unsafe { (cuda.priority_range)(&mut least, &mut greatest) };
+        cuda.check(told, "cuCtxGetStreamPriorityRange")?;
+        self.priorities.get_or_init(|| (least, greatest));
+        let has_mapping = cuda::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+        let mut granularity = 0;
+        if attribute(cuda, self.ordinal, has_mapping)? != 0 {
+            let of = self.allocation_properties();
             // SAFETY: a place for the number, and a struct that lives through the call.
             let told =
                 unsafe { (cuda.granularity)(&mut granularity, &of, cuda::GRANULARITY_RECOMMENDED) };
             cuda.check(told, "cuMemGetAllocationGranularity")?;
-            device.granularity = granularity as u64;
         }
-        device.properties = device.describe(code_formats)?;
-        Ok(device)
+        self.granularity.get_or_init(|| granularity as u64);
+        Ok(())
+    }
+
+    /// Gives the context back, if the device has it.
+    pub(crate) fn give_back(&self) {
+        let context = self.context.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !context.is_null() {
+            // SAFETY: retained by `take_context`.
+            unsafe { (self.cuda.context_release)(self.ordinal) };
+        }
+    }
+
+    /// Whether the host has opened the device, and not closed it (R58).
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_open(&self, open: bool) {
+        self.is_open.store(open, Ordering::Release);
+    }
+
+    /// The context of a device that is open.
+    #[inline]
+    pub(crate) fn context(&self) -> cuda::Context {
+        self.context.load(Ordering::Acquire).cast()
+    }
+
+    /// The least and the most urgent priority of streams; both are 0 before the first opening.
+    pub(crate) fn priorities(&self) -> (i32, i32) {
+        self.priorities.get().copied().unwrap_or_default()
+    }
+
+    /// What virtual memory goes by; 0: the device has none.
+    pub(crate) fn granularity(&self) -> u64 {
+        self.granularity.get().copied().unwrap_or_default()
     }
 
     /// Makes the context of the device the thread's current one (R9: and the old one again).
@@ -131,11 +236,12 @@ impl Device {
         let mut current = std::ptr::null_mut();
         // SAFETY: a place for the context.
         let told = unsafe { (self.cuda.context_current)(&mut current) };
-        if told == cuda::SUCCESS && current == self.context {
+        let context = self.context();
+        if told == cuda::SUCCESS && current == context {
             return Ok(Entered(None));
         }
         // SAFETY: a context that lives as long as the device.
-        let told = unsafe { (self.cuda.context_push)(self.context) };
+        let told = unsafe { (self.cuda.context_push)(context) };
         self.check(told, "cuCtxPushCurrent")?;
         Ok(Entered(Some(self.cuda)))
     }
@@ -157,8 +263,13 @@ impl Device {
         self.lost.load(Ordering::Acquire)
     }
 
-    pub(crate) fn properties(&self) -> &c::otr_device_properties {
-        &self.properties
+    pub(crate) fn properties(&self) -> c::otr_device_properties {
+        let (priority_lowest, priority_highest) = self.priorities();
+        c::otr_device_properties {
+            priority_lowest,
+            priority_highest,
+            ..self.properties
+        }
     }
 
     pub(crate) fn takes(&self, format: u32) -> bool {
@@ -207,11 +318,10 @@ impl Device {
         let mut told = c::otr_device_properties {
             struct_size: size_of::<c::otr_device_properties>(),
             uuid: uuid.0,
+            flags: c::OTR_DEVICE_PCI,
             total_memory: self.memory,
             address_alignment: ALIGNMENT,
             compute_units: units,
-            priority_lowest: self.priorities.0,
-            priority_highest: self.priorities.1,
             peak_bytes_per_second: 2 * memory_clock * bus,
             // A multiply and an addition at each clock.
             peak_flops_f32: 2 * u64::from(units) * lanes_f32(self.capability) * clock,
@@ -223,18 +333,14 @@ impl Device {
             sub_group: ask(cuda::WARP_SIZE)?,
             local_memory_bytes: ask(cuda::MAX_SHARED_MEMORY_PER_BLOCK)?.max(self.shared),
             argument_block_bytes: ARGUMENT_BLOCK,
+            pci_domain: ask(cuda::PCI_DOMAIN_ID)?,
+            pci_bus: ask(cuda::PCI_BUS_ID)?,
+            pci_device: ask(cuda::PCI_DEVICE_ID)?,
             ..self.properties
         };
         put_text(&mut told.name, &self.name);
         put_text(&mut told.vendor, "NVIDIA");
         Ok(told)
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // SAFETY: retained by `open`.
-        unsafe { (self.cuda.context_release)(self.ordinal) };
     }
 }
 

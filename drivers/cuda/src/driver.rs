@@ -1,7 +1,6 @@
 //! An open driver: what all of its objects share, and the entries that concern it as a whole.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outrigger_contract as c;
 use outrigger_driver_kit::allocations::Allocations;
@@ -9,11 +8,11 @@ use outrigger_driver_kit::given::{self, Out};
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::options::Options;
 use outrigger_driver_kit::{Fault, Pool, Result, field, table};
+use parking_lot::{Mutex, RwLock};
 
 use crate::clock::{Clock, Events};
 use crate::cuda::{self, Cuda};
 use crate::device::{Device, PROPERTIES_START, no_device};
-
 use crate::library::Library;
 use crate::nvrtc::{self, Nvrtc};
 use crate::pinned::Pinned;
@@ -33,22 +32,106 @@ pub(crate) struct Open {
     pub(crate) pinned: Pinned,
     pub(crate) free_events: Box<[Events]>,
     pub(crate) pool: Pool,
-    /// Objects that the host has not given back.
-    pub(crate) queues: AtomicUsize,
-    pub(crate) events: AtomicUsize,
-    pub(crate) modules: AtomicUsize,
-    pub(crate) graphs: AtomicUsize,
-    pub(crate) operators: AtomicUsize,
     pub(crate) library: Library,
-    pub(crate) clocks: Box<[Clock]>,
-    // Last: all else is made in their contexts.
+    /// Of devices that are open.
+    clocks: Box<[RwLock<Option<Arc<Clock>>>]>,
     pub(crate) devices: Box<[Device]>,
+    /// Held while a device is opened or closed.
+    turn: Mutex<()>,
 }
 
 impl Open {
+    /// A device that is open.
     pub(crate) fn device(&self, index: u32) -> Result<&Device> {
+        let found = self.found(index)?;
+        if !found.is_open() {
+            return Err(Fault::new(
+                c::OTR_ERR_INVALID_DEVICE,
+                format!("device {index} is not open: device_open comes first"),
+            ));
+        }
+        Ok(found)
+    }
+
+    /// A device, open or not.
+    pub(crate) fn found(&self, index: u32) -> Result<&Device> {
         let found = self.devices.get(index as usize);
         found.ok_or_else(|| no_device(index, self.devices.len()))
+    }
+
+    /// The first device that is open, and its number, for what is of no device.
+    pub(crate) fn any_device(&self) -> Result<(u32, &Device)> {
+        let mut open = (0..)
+            .zip(&self.devices)
+            .filter(|(_, device)| device.is_open());
+        open.next().ok_or_else(|| {
+            Fault::new(
+                c::OTR_ERR_INVALID_DEVICE,
+                "no device is open: device_open comes first",
+            )
+        })
+    }
+
+    /// The clock of a device that is open.
+    pub(crate) fn clock(&self, device: u32) -> Result<Arc<Clock>> {
+        let clock = self.clocks[device as usize].read().clone();
+        clock.ok_or_else(|| Fault::new(c::OTR_ERR_INVALID_DEVICE, "the device is closed"))
+    }
+
+    /// Opens a device, if it is not open.
+    fn open_device(&self, index: u32) -> Result {
+        let device = self.found(index)?;
+        let _turn = self.turn.lock();
+        if device.is_open() {
+            return Ok(());
+        }
+        let started = device.take_context().and_then(|()| Clock::start(device));
+        match started {
+            Ok(clock) => *self.clocks[index as usize].write() = Some(Arc::new(clock)),
+            Err(fault) => {
+                device.give_back();
+                return Err(fault);
+            }
+        }
+        for peer in self.devices.iter().filter(|peer| peer.is_open()) {
+            enable_peer(device, peer);
+            enable_peer(peer, device);
+        }
+        device.set_open(true);
+        Ok(())
+    }
+
+    fn close_device(&self, index: u32) -> Result {
+        let _turn = self.turn.lock();
+        let device = self.device(index)?;
+        let memory = [
+            (self.allocations.count_of(index), "device allocations"),
+            (self.pinned.count_of(index), "pinned allocations"),
+            (self.mappings.count_of(index), "reservations"),
+        ];
+        let counts = device.live.counts().into_iter().chain(memory);
+        if let Some(left) = listed(counts) {
+            return Err(Fault::new(
+                c::OTR_ERR_BUSY,
+                format!(
+                    "{left} are left: destroy and free all of device {index} before closing it"
+                ),
+            ));
+        }
+        // Destroyed queues may still work.
+        device.live.lanes.wait();
+        device.set_open(false);
+        self.end_device(index);
+        Ok(())
+    }
+
+    /// Gives back what a device took.
+    fn end_device(&self, index: u32) {
+        let device = &self.devices[index as usize];
+        self.free_events[index as usize].destroy(device);
+        self.library.close(device);
+        *self.clocks[index as usize].write() = None;
+        device.give_back();
     }
 
     fn new(options: &str) -> Result<Self> {
@@ -72,16 +155,11 @@ impl Open {
         if nvrtc.is_some() {
             formats |= 1 << c::OTR_CODE_CUDA_C;
         }
-        let (mut devices, mut clocks) = (Vec::new(), Vec::new());
-        let mut unusable = None;
+        let (mut devices, mut unusable) = (Vec::new(), None);
         for index in 0..count {
-            let device = Device::open(cuda, index, formats);
-            match device.and_then(|device| Ok((Clock::start(&device)?, device))) {
-                Ok((clock, device)) => {
-                    devices.push(device);
-                    clocks.push(clock);
-                }
-                // One that others have filled, for instance, is no reason to do without the rest.
+            match Device::find(cuda, index, formats) {
+                Ok(device) => devices.push(device),
+                // One that has fallen off the bus, for instance, is no reason to do without the rest.
                 Err(fault) => {
                     let text = format!("CUDA's device {index} is left out: {}", fault.text());
                     table::log(c::OTR_LOG_WARN, &text);
@@ -92,7 +170,6 @@ impl Open {
         if let (true, Some(fault)) = (devices.is_empty(), unusable) {
             return Err(fault);
         }
-        enable_peers(cuda, &devices);
         Ok(Self {
             nvrtc,
             // How much there is room for is a question to CUDA: other programs use the device too.
@@ -101,14 +178,10 @@ impl Open {
             pinned: Pinned::default(),
             free_events: devices.iter().map(|_| Events::default()).collect(),
             pool: Pool::default(),
-            queues: AtomicUsize::new(0),
-            events: AtomicUsize::new(0),
-            modules: AtomicUsize::new(0),
-            graphs: AtomicUsize::new(0),
-            operators: AtomicUsize::new(0),
             library,
-            clocks: clocks.into(),
+            clocks: devices.iter().map(|_| RwLock::default()).collect(),
             devices: devices.into(),
+            turn: Mutex::default(),
         })
     }
 
@@ -125,30 +198,34 @@ impl Open {
 
     /// What stands in the way of closing.
     fn in_use(&self) -> Option<String> {
-        let counts = [
-            (self.queues.load(Ordering::Relaxed), "queues"),
-            (self.events.load(Ordering::Relaxed), "events"),
-            (self.modules.load(Ordering::Relaxed), "modules"),
-            (self.graphs.load(Ordering::Relaxed), "graphs"),
-            (self.operators.load(Ordering::Relaxed), "operators"),
+        let memory = [
             (self.allocations.count(), "device allocations"),
             (self.pinned.count(), "pinned allocations"),
-            (self.mappings.count(), "reservations and memory objects"),
+            (self.mappings.count(), "reservations"),
         ];
-        let left: Vec<String> = (counts.iter())
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
-            .collect();
-        (!left.is_empty()).then(|| left.join(", "))
+        let mut counts = memory.to_vec();
+        for (count, what) in self.devices.iter().flat_map(|device| device.live.counts()) {
+            match counts.iter_mut().find(|(_, other)| *other == what) {
+                Some((sum, _)) => *sum += count,
+                None => counts.push((count, what)),
+            }
+        }
+        listed(counts)
     }
+}
+
+/// What there is some of, in words.
+fn listed(counts: impl IntoIterator<Item = (usize, &'static str)>) -> Option<String> {
+    let left: Vec<String> = (counts.into_iter())
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    (!left.is_empty()).then(|| left.join(", "))
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        for (events, device) in self.free_events.iter().zip(&self.devices) {
-            events.destroy(device);
-            self.library.close(device);
-        }
+        (0..self.devices.len() as u32).for_each(|index| self.end_device(index));
     }
 }
 
@@ -184,34 +261,30 @@ fn count(cuda: &Cuda) -> Result<i32> {
     Ok(count)
 }
 
-/// Lets the devices reach each other's memory where they can. Copies between two of them need it not, and are faster with it.
-fn enable_peers(cuda: &Cuda, devices: &[Device]) {
-    let enable = |device: &Device, peer: &Device| {
+/// Lets a device reach the memory of another where it can. Copies between two of them need it not, and are faster with it.
+fn enable_peer(device: &Device, peer: &Device) {
+    let enable = || {
         if !reaches(device, peer)? {
             return Ok(());
         }
         let _entered = device.enter()?;
         // SAFETY: a live context; 0 is the only flag.
-        let enabled = unsafe { (cuda.enable_peer)(peer.context, 0) };
+        let enabled = unsafe { (device.cuda.enable_peer)(peer.context(), 0) };
         // Contexts are shared: somebody else may have done it.
         if enabled == cuda::ERROR_PEER_ACCESS_ALREADY_ENABLED {
             return Ok(());
         }
         device.check(enabled, "cuCtxEnablePeerAccess")
     };
-    for device in devices {
-        for peer in devices.iter().filter(|peer| peer.ordinal != device.ordinal) {
-            // A device has a limit of peers, for instance.
-            if let Err(fault) = enable(device, peer) {
-                let text = format!(
-                    "copies between CUDA's devices {} and {} take another way: {}",
-                    device.ordinal,
-                    peer.ordinal,
-                    fault.text()
-                );
-                table::log(c::OTR_LOG_INFO, &text);
-            }
-        }
+    // A device has a limit of peers, for instance.
+    if let Err(fault) = enable() {
+        let text = format!(
+            "copies between CUDA's devices {} and {} take another way: {}",
+            device.ordinal,
+            peer.ordinal,
+            fault.text()
+        );
+        table::log(c::OTR_LOG_INFO, &text);
     }
 }
 
@@ -301,14 +374,36 @@ pub(crate) unsafe fn device_properties(
     place: *mut c::otr_device_properties,
 ) -> Result {
     // SAFETY: this function's contract.
-    let device = unsafe { get(handle)? }.device(device)?;
+    let device = unsafe { get(handle)? }.found(device)?;
     // SAFETY: NULL, or a struct of its size (R1).
     unsafe {
         given::write_struct(
             place,
-            device.properties(),
+            &device.properties(),
             PROPERTIES_START,
             "the place for the properties",
         )
     }
+}
+
+/// # Safety
+/// R1, R8: the parameters are NULL or a struct of their size.
+pub(crate) unsafe fn device_open(
+    handle: *mut c::otr_driver,
+    device: u32,
+    params: *const c::otr_device_params,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    open.found(device)?;
+    // SAFETY: this function's contract.
+    unsafe { given::device_params(params)? };
+    open.open_device(device)
+}
+
+/// # Safety
+/// R8: no other call uses the device.
+pub(crate) unsafe fn device_close(handle: *mut c::otr_driver, device: u32) -> Result {
+    // SAFETY: this function's contract.
+    unsafe { get(handle)? }.close_device(device)
 }

@@ -17,6 +17,7 @@ use crate::queue::{self, Queue};
 /// The handle of an event.
 pub(crate) struct Event {
     open: Arc<Open>,
+    device: u32,
     event: kit::Event<Lane>,
     /// In place of the point, if it was recorded last on a queue that records.
     marked: Marked<Recorded>,
@@ -62,13 +63,14 @@ pub(crate) unsafe fn create(
 ) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get_driver(handle)? };
-    open.device(device)?;
+    let of = open.device(device)?;
     // SAFETY: R1: NULL, or a struct of the size that stands in it.
     let flags = unsafe { event_flags(params)? };
     let place = Out::new(place, "the place for the event")?;
-    open.events.fetch_add(1, Ordering::Relaxed);
+    of.live.events.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(Event {
         open: Arc::clone(open),
+        device,
         event: kit::Event::new(flags != 0),
         marked: Marked::default(),
     }));
@@ -79,10 +81,16 @@ pub(crate) unsafe fn create(
 /// R8: no other call uses the event.
 pub(crate) unsafe fn destroy(handle: *mut c::otr_drv_event) -> Result {
     // SAFETY: this function's contract.
-    let Event { open, event, .. } = unsafe { handle::take::<Event>(handle)? };
+    let Event {
+        open,
+        device,
+        event,
+        ..
+    } = unsafe { handle::take::<Event>(handle)? };
     // Waits that were submitted keep its point.
     drop(event);
-    open.events.fetch_sub(1, Ordering::Relaxed);
+    let live = &open.devices[device as usize].live;
+    live.events.fetch_sub(1, Ordering::Relaxed);
     Ok(())
 }
 
@@ -190,6 +198,6 @@ pub(crate) unsafe fn device_time(
     let open = unsafe { get_driver(handle)? };
     let of = open.device(device)?;
     let place = Out::new(place, "the place for the time")?;
-    place.give(open.clocks[device as usize].now(of)?);
+    place.give(open.clock(device)?.now(of)?);
     Ok(())
 }

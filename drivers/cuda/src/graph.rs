@@ -48,9 +48,10 @@ pub(crate) unsafe fn record_end(
     let queue = unsafe { get_queue(queue)? };
     let place = Out::new(place, "the place for the graph")?;
     let recorded = queue.recorder.end()?;
-    let _entered = queue.open.device(queue.device)?.enter()?;
+    let device = queue.open.device(queue.device)?;
+    let _entered = device.enter()?;
     let body = Body::of(&queue.open, queue.device, recorded)?;
-    queue.open.graphs.fetch_add(1, Ordering::Relaxed);
+    device.live.graphs.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(Graph {
         open: Arc::clone(&queue.open),
         device: queue.device,
@@ -163,9 +164,10 @@ unsafe fn exchange(
 /// R8: no other call uses the graph.
 pub(crate) unsafe fn destroy(graph: *mut c::otr_drv_graph) -> Result {
     // SAFETY: this function's contract.
-    let Graph { open, body, .. } = unsafe { handle::take::<Graph>(graph)? };
+    let Graph { open, device, body } = unsafe { handle::take::<Graph>(graph)? };
     // Launches that CUDA does not have yet share the body, and CUDA lets those run that it has (R36).
     drop(body);
-    open.graphs.fetch_sub(1, Ordering::Relaxed);
+    let live = &open.devices[device as usize].live;
+    live.graphs.fetch_sub(1, Ordering::Relaxed);
     Ok(())
 }

@@ -143,8 +143,9 @@ impl kit::Lane for Lane {
     fn mark(&self, timed: bool) -> Result<Marker> {
         let device = self.device();
         let _entered = device.enter()?;
-        let clock = &self.open.clocks[self.device as usize];
-        let base = timed.then(|| clock.base(device)).transpose()?;
+        let base = timed
+            .then(|| self.open.clock(self.device)?.base(device))
+            .transpose()?;
         let event = self.open.free_events[self.device as usize].take(device, timed)?;
         // From here on a failure gives the event back.
         let marker = Marker {
@@ -217,7 +218,7 @@ impl Lane {
         // SAFETY: this function's contract, and a place for the context.
         let told = unsafe { (device.cuda.stream_context)(raw, &mut context) };
         device.check(told, "cuStreamGetCtx")?;
-        if context != device.context {
+        if context != device.context() {
             return Err(Fault::new(
                 c::OTR_ERR_INVALID_DEVICE,
                 format!("the CUstream {raw:p} is not of the primary context of device {index}"),
@@ -252,6 +253,7 @@ impl Lane {
         calls: Option<Calls>,
         adopted: bool,
     ) -> Self {
+        open.devices[index as usize].live.lanes.begin();
         Self {
             open: Arc::clone(open),
             device: index,
@@ -340,7 +342,7 @@ impl Lane {
     ) -> Result {
         let handle = self.open.library.handle(device)?;
         product
-            .issue(handle, device, self.raw, launch)
+            .issue(&handle, device, self.raw, launch)
             .map_err(|fault| {
                 // cuBLASLt does not say that the context is lost, but CUDA does.
                 // SAFETY: a live stream.
@@ -389,7 +391,7 @@ impl Lane {
                     device.check(copied, "cuMemcpyDtoDAsync")
                 }
                 Way::Peer { to, from } => {
-                    let context = |index: u32| self.open.devices[index as usize].context;
+                    let context = |index: u32| self.open.devices[index as usize].context();
                     let (to, from) = (context(to), context(from));
                     let copied = (cuda.copy_peer)(dst, to, src, from, bytes, stream);
                     device.check(copied, "cuMemcpyPeerAsync")
@@ -457,6 +459,8 @@ impl Drop for Lane {
             }
             self.staging.free(device);
         }
+        drop(entered);
+        device.live.lanes.end();
     }
 }
 

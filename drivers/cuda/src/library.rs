@@ -1,6 +1,6 @@
 //! cuBLASLt as an open driver has it: a handle for each device, which is made when it is first asked for.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use outrigger_contract as c;
 use outrigger_driver_kit::{Fault, Result, table};
@@ -23,9 +23,8 @@ unsafe impl Sync for Handle {}
 /// The library, if it is there.
 pub(crate) struct Library {
     lt: Option<&'static Lt>,
-    handles: Box<[OnceLock<Handle>]>,
-    /// Held while a handle is made.
-    making: Mutex<()>,
+    /// By device. Locked while one is made.
+    handles: Box<[Mutex<Option<Arc<Handle>>>]>,
 }
 
 impl Library {
@@ -43,8 +42,7 @@ impl Library {
         };
         Ok(Self {
             lt,
-            handles: (0..devices).map(|_| OnceLock::new()).collect(),
-            making: Mutex::new(()),
+            handles: (0..devices).map(|_| Mutex::default()).collect(),
         })
     }
 
@@ -53,31 +51,27 @@ impl Library {
     }
 
     /// The handle for a device, whose context is entered.
-    pub(crate) fn handle(&self, device: &Device) -> Result<&Handle> {
-        let place = &self.handles[device.ordinal as usize];
-        if let Some(handle) = place.get() {
-            return Ok(handle);
+    pub(crate) fn handle(&self, device: &Device) -> Result<Arc<Handle>> {
+        let mut place = self.handles[device.ordinal as usize].lock();
+        if let Some(handle) = &*place {
+            return Ok(Arc::clone(handle));
         }
         let Some(lt) = self.lt else {
             return Err(Fault::unsupported("cuBLASLt is not installed"));
         };
-        let _making = self.making.lock();
-        if let Some(handle) = place.get() {
-            return Ok(handle);
-        }
         let mut raw = std::ptr::null_mut();
         // SAFETY: a place for the handle.
         lt.check(unsafe { (lt.create)(&mut raw) }, "cublasLtCreate")?;
-        Ok(place.get_or_init(|| Handle { lt, raw }))
+        Ok(Arc::clone(place.insert(Arc::new(Handle { lt, raw }))))
     }
 
     /// Gives the handle for a device back. Its work has finished.
-    pub(crate) fn close(&mut self, device: &Device) {
-        if let Some(Handle { lt, raw }) = self.handles[device.ordinal as usize].take()
+    pub(crate) fn close(&self, device: &Device) {
+        if let Some(handle) = self.handles[device.ordinal as usize].lock().take()
             && let Ok(_entered) = device.enter()
         {
             // SAFETY: made by `handle`, and used no more.
-            unsafe { (lt.destroy)(raw) };
+            unsafe { (handle.lt.destroy)(handle.raw) };
         }
     }
 }

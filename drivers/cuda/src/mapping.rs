@@ -32,7 +32,7 @@ impl Object for Physical {
 /// A device that has virtual memory.
 fn with_mapping(open: &Open, device: u32) -> Result<&Device> {
     let device = open.device(device)?;
-    if device.granularity == 0 {
+    if device.granularity() == 0 {
         let text = format!("{} has no virtual memory", device.name);
         return Err(Fault::unsupported(text));
     }
@@ -41,10 +41,10 @@ fn with_mapping(open: &Open, device: u32) -> Result<&Device> {
 
 /// A size or an address that the device cannot map by (R37).
 fn check_multiple(device: &Device, what: &str, number: u64) -> Result {
-    if number == 0 || !number.is_multiple_of(device.granularity) {
+    if number == 0 || !number.is_multiple_of(device.granularity()) {
         return Err(Fault::argument(format!(
             "{what}, {number:#x}, has to be a multiple of the granularity, {:#x}, and not 0",
-            device.granularity
+            device.granularity()
         )));
     }
     Ok(())
@@ -59,7 +59,7 @@ pub(crate) unsafe fn granularity(
 ) -> Result {
     // SAFETY: this function's contract.
     let device = with_mapping(unsafe { get(handle)? }, device)?;
-    Out::new(bytes, "the place for the granularity")?.give(device.granularity);
+    Out::new(bytes, "the place for the granularity")?.give(device.granularity());
     Ok(())
 }
 
@@ -90,7 +90,7 @@ pub(crate) unsafe fn reserve(
     }
     let _entered = of.enter()?;
     let mut address = 0;
-    let align = alignment.max(of.granularity) as usize;
+    let align = alignment.max(of.granularity()) as usize;
     // SAFETY: a place for the address; CUDA chooses it.
     let reserved = unsafe { (of.cuda.reserve)(&mut address, size as usize, align, 0, 0) };
     if reserved == cuda::ERROR_OUT_OF_MEMORY {
@@ -180,7 +180,7 @@ pub(crate) unsafe fn create(
         return Err(no_room(of, size));
     }
     of.check(made, "cuMemCreate")?;
-    open.mappings.objects.fetch_add(1, Ordering::Relaxed);
+    of.live.objects.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(Physical {
         open: Arc::clone(open),
         device,
@@ -204,7 +204,7 @@ pub(crate) unsafe fn destroy(handle: *mut c::otr_driver, physical: *mut c::otr_p
         // SAFETY: made by `create`; what is mapped keeps its memory until it is unmapped (R38).
         unsafe { (device.cuda.release)(physical.raw) };
     }
-    open.mappings.objects.fetch_sub(1, Ordering::Relaxed);
+    device.live.objects.fetch_sub(1, Ordering::Relaxed);
     Ok(())
 }
 

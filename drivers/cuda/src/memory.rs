@@ -116,10 +116,10 @@ pub(crate) unsafe fn pinned_alloc(
         ));
     }
     // Portable memory is pinned for all devices.
-    let device = &open.devices[0];
+    let (index, device) = open.any_device()?;
     let _entered = device.enter()?;
     let pointer = alloc_pinned(device, size)?;
-    open.pinned.add(pointer, size, false);
+    open.pinned.add(pointer, size, false, index);
     place.give(pointer);
     Ok(())
 }
@@ -129,8 +129,7 @@ pub(crate) unsafe fn pinned_alloc(
 pub(crate) unsafe fn pinned_free(handle: *mut c::otr_driver, pointer: *mut c_void) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
-    open.pinned.take(pointer, false)?;
-    let device = &open.devices[0];
+    let device = &open.devices[open.pinned.take(pointer, false)? as usize];
     if let Ok(_entered) = device.enter() {
         // SAFETY: `pinned_alloc` got it, and R12: nothing uses it any more.
         unsafe { (device.cuda.host_free)(pointer) };
@@ -151,7 +150,7 @@ pub(crate) unsafe fn pin(handle: *mut c::otr_driver, pointer: *mut c_void, size:
             "0 bytes cannot be pinned; at least 1 is needed",
         ));
     }
-    let device = &open.devices[0];
+    let (index, device) = open.any_device()?;
     let _entered = device.enter()?;
     // SAFETY: as many bytes of the host's.
     let pinned = unsafe {
@@ -168,7 +167,7 @@ pub(crate) unsafe fn pin(handle: *mut c::otr_driver, pointer: *mut c_void, size:
         }
         status => device.check(status, "cuMemHostRegister")?,
     }
-    open.pinned.add(pointer, size, true);
+    open.pinned.add(pointer, size, true, index);
     Ok(())
 }
 
@@ -177,8 +176,7 @@ pub(crate) unsafe fn pin(handle: *mut c::otr_driver, pointer: *mut c_void, size:
 pub(crate) unsafe fn unpin(handle: *mut c::otr_driver, pointer: *mut c_void) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
-    open.pinned.take(pointer, true)?;
-    let device = &open.devices[0];
+    let device = &open.devices[open.pinned.take(pointer, true)? as usize];
     if let Ok(_entered) = device.enter() {
         // SAFETY: `pin` has pinned it, and R12: no work uses it any more.
         unsafe { (device.cuda.host_unregister)(pointer) };

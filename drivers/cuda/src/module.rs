@@ -95,7 +95,7 @@ pub(crate) unsafe fn load(
     // SAFETY: a place for the module, and a whole file of compiled code.
     let loaded = unsafe { (of.cuda.module_load)(&mut raw, binary.as_ptr().cast()) };
     of.check(loaded, "cuModuleLoadData")?;
-    open.modules.fetch_add(1, Ordering::Relaxed);
+    of.live.modules.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(Module {
         open: Arc::clone(open),
         device,
@@ -233,7 +233,7 @@ pub(crate) unsafe fn unload(handle: *mut c::otr_drv_module) -> Result {
         // SAFETY: loaded by `load`, and none of its kernels runs.
         unsafe { (device.cuda.module_unload)(module.raw) };
     }
-    module.open.modules.fetch_sub(1, Ordering::Relaxed);
+    device.live.modules.fetch_sub(1, Ordering::Relaxed);
     Ok(())
 }
 

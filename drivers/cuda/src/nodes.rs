@@ -91,13 +91,13 @@ impl Nodes {
                 Work::Copy(copy) => {
                     let given = copy_of(copy);
                     let added =
-                        (cuda.add_copy)(&mut node, graph, nodes, count, &given, device.context);
+                        (cuda.add_copy)(&mut node, graph, nodes, count, &given, device.context());
                     (added, "cuGraphAddMemcpyNode")
                 }
                 Work::Fill(column) => {
                     let given = fill_of(column);
                     let added =
-                        (cuda.add_fill)(&mut node, graph, nodes, count, &given, device.context);
+                        (cuda.add_fill)(&mut node, graph, nodes, count, &given, device.context());
                     (added, "cuGraphAddMemsetNode")
                 }
             }
@@ -135,11 +135,11 @@ impl Nodes {
                     (set, "cuGraphExecKernelNodeSetParams")
                 }
                 Work::Copy(copy) => {
-                    let set = (cuda.set_copy)(exec, node, &copy_of(copy), device.context);
+                    let set = (cuda.set_copy)(exec, node, &copy_of(copy), device.context());
                     (set, "cuGraphExecMemcpyNodeSetParams")
                 }
                 Work::Fill(column) => {
-                    let set = (cuda.set_fill)(exec, node, &fill_of(column), device.context);
+                    let set = (cuda.set_fill)(exec, node, &fill_of(column), device.context());
                     (set, "cuGraphExecMemsetNodeSetParams")
                 }
             }
@@ -157,7 +157,7 @@ impl Nodes {
         // SAFETY: a live stream, into which nothing was put.
         let begun = unsafe { (cuda.capture_begin)(stream.raw, cuda::CAPTURE_RELAXED) };
         device.check(begun, "cuStreamBeginCapture")?;
-        let issued = product.issue(handle, device, stream.raw, launch);
+        let issued = product.issue(&handle, device, stream.raw, launch);
         let mut graph = std::ptr::null_mut();
         // SAFETY: a stream that captures, and a place for the graph. It ends also where it has failed.
         let ended = unsafe { (cuda.capture_end)(stream.raw, &mut graph) };
@@ -215,7 +215,7 @@ impl<'a> Private<'a> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: a place for the stream.
         let made = unsafe {
-            (device.cuda.stream_create)(&mut raw, cuda::STREAM_NON_BLOCKING, device.priorities.0)
+            (device.cuda.stream_create)(&mut raw, cuda::STREAM_NON_BLOCKING, device.priorities().0)
         };
         device.check(made, "cuStreamCreateWithPriority")?;
         Ok(Self { raw, device })

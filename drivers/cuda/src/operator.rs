@@ -54,7 +54,7 @@ pub(crate) unsafe fn names(
 ) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get_driver(handle)? };
-    open.device(device)?;
+    open.found(device)?;
     let names = Out::new(names, "the place for the names")?;
     let count = Out::new(count, "the place for their number")?;
     names.give(GIVEN.0.as_ptr());
@@ -93,10 +93,10 @@ pub(crate) unsafe fn prepare(
     let call = unsafe { Call::read(call)? };
     let shape = Shape::of(&call)?;
     let _entered = of.enter()?;
-    let product = Product::new(open.library.handle(of)?, shape)?;
+    let product = Product::new(&*open.library.handle(of)?, shape)?;
     // SAFETY: as above.
     unsafe { (*answer).workspace_bytes = product.workspace() };
-    open.operators.fetch_add(1, Ordering::Relaxed);
+    of.live.operators.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(Operator {
         open: Arc::clone(open),
         device,
@@ -110,7 +110,8 @@ pub(crate) unsafe fn prepare(
 pub(crate) unsafe fn release(operator: *mut c::otr_operator) -> Result {
     // SAFETY: this function's contract.
     let operator = unsafe { handle::take::<Operator>(operator)? };
-    operator.open.operators.fetch_sub(1, Ordering::Relaxed);
+    let live = &operator.open.devices[operator.device as usize].live;
+    live.operators.fetch_sub(1, Ordering::Relaxed);
     Ok(())
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Pinned(RwLock<BTreeMap<u64, Block>>);
 #[derive(Clone, Copy)]
 struct Block {
     size: u64,
+    /// Whose context it was pinned in.
+    device: u32,
     /// It was the host's before it was pinned, and is so afterwards.
     registered: bool,
 }
@@ -35,17 +37,32 @@ impl Pinned {
         })
     }
 
-    pub(crate) fn add(&self, pointer: *mut c_void, size: u64, registered: bool) {
-        let block = Block { size, registered };
+    /// How many blocks were pinned in the context of a device.
+    pub(crate) fn count_of(&self, device: u32) -> usize {
+        let blocks = self.0.read();
+        blocks
+            .values()
+            .filter(|block| block.device == device)
+            .count()
+    }
+
+    pub(crate) fn add(&self, pointer: *mut c_void, size: u64, registered: bool, device: u32) {
+        let block = Block {
+            size,
+            device,
+            registered,
+        };
         self.0.write().insert(pointer as u64, block);
     }
 
-    pub(crate) fn take(&self, pointer: *mut c_void, registered: bool) -> Result {
+    /// Takes a block from the books, and says whose context it was pinned in.
+    pub(crate) fn take(&self, pointer: *mut c_void, registered: bool) -> Result<u32> {
         let mut blocks = self.0.write();
         match blocks.get(&(pointer as u64)) {
             Some(block) if block.registered == registered => {
+                let device = block.device;
                 blocks.remove(&(pointer as u64));
-                Ok(())
+                Ok(device)
             }
             _ => {
                 let how = if registered { "pinned" } else { "allocated" };

@@ -30,7 +30,8 @@ impl Queue {
     fn over(lane: Lane) -> Self {
         let open = Arc::clone(&lane.open);
         let device = lane.device;
-        open.queues.fetch_add(1, Ordering::Relaxed);
+        let live = &lane.device().live;
+        live.queues.fetch_add(1, Ordering::Relaxed);
         Self {
             ordered: kit::Queue::new(lane, &open.pool),
             recorder: Recorder::new(device),
@@ -90,7 +91,7 @@ pub(crate) unsafe fn create(
         let text = format!("queue flags {flags:#x} are unknown: pass 0");
         return Err(Fault::argument(text));
     }
-    let (least, most) = of.priorities;
+    let (least, most) = of.priorities();
     let lane = Lane::new(open, device, priority.clamp(most, least))?;
     place.give(handle::give(Queue::over(lane)));
     Ok(())
@@ -140,7 +141,8 @@ pub(crate) unsafe fn destroy(handle: *mut c::otr_queue) -> Result {
     let queue = unsafe { handle::take::<Queue>(handle)? };
     queue.recorder.give_up();
     queue.ordered.retire();
-    queue.open.queues.fetch_sub(1, Ordering::Relaxed);
+    let live = &queue.open.devices[queue.device as usize].live;
+    live.queues.fetch_sub(1, Ordering::Relaxed);
     Ok(())
 }
 

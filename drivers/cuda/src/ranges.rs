@@ -1,7 +1,6 @@
 //! Which ranges of addresses are reserved, and what is mapped in them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outrigger_driver_kit::{Fault, Result};
 use parking_lot::RwLock;
@@ -10,7 +9,6 @@ use parking_lot::RwLock;
 #[derive(Default)]
 pub(crate) struct Mappings {
     pub(crate) ranges: RwLock<BTreeMap<u64, Range>>,
-    pub(crate) objects: AtomicUsize,
 }
 
 pub(crate) struct Range {
@@ -22,7 +20,16 @@ pub(crate) struct Range {
 
 impl Mappings {
     pub(crate) fn count(&self) -> usize {
-        self.ranges.read().len() + self.objects.load(Ordering::Relaxed)
+        self.ranges.read().len()
+    }
+
+    /// How many ranges of a device are reserved.
+    pub(crate) fn count_of(&self, device: u32) -> usize {
+        let ranges = self.ranges.read();
+        ranges
+            .values()
+            .filter(|range| range.device == device)
+            .count()
     }
 
     /// Whether all bytes are in mapped memory of a device.

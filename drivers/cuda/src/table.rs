@@ -21,6 +21,8 @@ entries! {
     fn device_count(driver: Drivers, count: *mut u32) = driver::device_count;
     fn device_properties(driver: Drivers, device: u32, place: *mut c::otr_device_properties)
         = driver::device_properties;
+    fn device_open(driver: Drivers, device: u32, params: *const c::otr_device_params) = driver::device_open;
+    fn device_close(driver: Drivers, device: u32) = driver::device_close;
     fn memory_alloc(driver: Drivers, device: u32, params: *const c::otr_memory_params, place: *mut u64)
         = memory::alloc;
     fn memory_free(driver: Drivers, address: u64) = memory::free;
@@ -174,6 +176,8 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     last_error: Some(last_error),
     device_count: Some(device_count),
     device_properties: Some(device_properties),
+    device_open: Some(device_open),
+    device_close: Some(device_close),
     memory_alloc: Some(memory_alloc),
     memory_free: Some(memory_free),
     queue_create: Some(queue_create),

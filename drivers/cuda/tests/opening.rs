@@ -67,6 +67,7 @@ fn devices_are_described() {
     assert_eq!(device.uuid, [2; 16]);
     assert_eq!(device.total_memory, 256 << 20);
     assert_eq!((device.priority_lowest, device.priority_highest), (0, -5));
+    assert_eq!(device.pci.unwrap().to_string(), "0000:02:00.0");
     assert_eq!(device.limits.sub_group, 32);
     assert_eq!(device.limits.block, [1024, 1024, 64]);
     assert_eq!(device.limits.formats, 1 << 3 | 1 << 4 | 1 << 6);
@@ -89,8 +90,16 @@ fn an_open_that_fails_half_way_leaves_nothing() {
         }
         let before = calls[..at].iter().filter(|other| *other == name).count();
         bench.fail(name, before as u32, 999);
-        // What concerns one device leaves it out, and copies between two need nothing of this.
-        let count = bench.try_open(None).map(|driver| driver.device_count());
+        // What concerns one device leaves the other, and copies between two need nothing of this.
+        let count = bench.try_open(None).map(|driver| {
+            let opened = |device: &u32| driver.open_device(*device).is_ok();
+            let count = (0..driver.device_count()).filter(opened).count();
+            // What has failed once is tried again.
+            let all = 0..driver.device_count();
+            all.for_each(|device| driver.open_device(device).unwrap());
+            assert_eq!(bench.retained(), driver.device_count(), "call {at}, {name}");
+            count
+        });
         let is_right = match count {
             Ok(2) => name == "cuDeviceCanAccessPeer",
             Ok(count) => count == 1,
@@ -107,26 +116,70 @@ fn an_open_that_fails_half_way_leaves_nothing() {
 #[serial]
 fn devices_that_are_well_are_used_without_the_others() {
     let bench = Bench::new();
-    for (after, name) in [(0, "stand-in 1"), (1, "stand-in 0")] {
+    for (bad, good) in [(0, 1), (1, 0)] {
+        let driver = bench.try_open(None).unwrap();
         // As where others have filled the memory of the device.
-        bench.fail("cuDevicePrimaryCtxRetain", after, 2);
-        let driver = bench.open();
-        assert_eq!(driver.device_count(), 1);
-        assert_eq!(driver.properties(0).unwrap().name, name);
-        let queue = driver.queue_create(0, 0).unwrap();
-        let memory = driver.memory_alloc(0, 64).unwrap();
-        write(&queue, memory, &[3; 64]);
-        assert_eq!(read(&queue, memory, 64), [3; 64]);
-        free(&driver, memory);
-        drop(queue);
+        bench.fail("cuDevicePrimaryCtxRetain", 0, 2);
+        let (code, text) = refusal(driver.memory_alloc(bad, 64));
+        assert_eq!(code, Code::OUT_OF_MEMORY);
+        assert!(
+            text.contains(&format!("device {bad}")) && text.contains("cuDevicePrimaryCtxRetain"),
+            "{text}"
+        );
+        assert_eq!(bench.retained(), 0);
+        // The other one first, and then the one that failed.
+        for device in [good, bad] {
+            let queue = driver.queue_create(device, 0).unwrap();
+            let memory = driver.memory_alloc(device, 64).unwrap();
+            write(&queue, memory, &[3; 64]);
+            assert_eq!(read(&queue, memory, 64), [3; 64]);
+            free(&driver, memory);
+        }
         drop(driver);
         assert_eq!(bench.retained(), 0);
     }
-    for _ in 0..2 {
-        bench.fail("cuDevicePrimaryCtxRetain", 0, 2);
-    }
-    assert_eq!(refusal(bench.try_open(None)).0, Code::OUT_OF_MEMORY);
     let driver = bench.open();
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn a_context_is_made_for_what_is_used_alone() {
+    let bench = Bench::new();
+    let driver = bench.try_open(None).unwrap();
+    for device in 0..driver.device_count() {
+        let properties = driver.properties(device).unwrap();
+        assert_eq!(properties.uuid, [device as u8 + 1; 16]);
+        assert_eq!(
+            (properties.priority_lowest, properties.priority_highest),
+            (0, 0)
+        );
+        assert!(
+            !driver
+                .operators()
+                .unwrap()
+                .names(device)
+                .unwrap()
+                .is_empty()
+        );
+    }
+    assert_eq!(bench.retained(), 0, "to ask takes no context");
+    let queue = driver.queue_create(1, 0).unwrap();
+    assert_eq!(bench.retained(), 1);
+    let (code, text) = refusal(driver.close_device(1));
+    assert_eq!(code, Code::BUSY);
+    assert!(text.contains("1 queues"), "{text}");
+    drop(queue);
+    driver.close_device(1).unwrap();
+    assert_eq!(bench.retained(), 0, "a closed device has none");
+    // Host memory takes the context of a device, which stays while there is some.
+    let pinned = driver.pinned().unwrap();
+    let pointer = pinned.alloc(64).unwrap();
+    assert_eq!(bench.retained(), 1);
+    assert_eq!(refusal(driver.close_device(0)).0, Code::BUSY);
+    // SAFETY: nothing uses it.
+    unsafe { pinned.free(pointer) }.unwrap();
+    driver.close_device(0).unwrap();
     bench.finish(driver);
 }
 

@@ -56,6 +56,12 @@ impl Allocations {
         self.live.read().len()
     }
 
+    /// How many allocations of a device are live.
+    pub fn count_of(&self, device: u32) -> usize {
+        let live = self.live.read();
+        live.values().filter(|live| live.device == device).count()
+    }
+
     /// Makes an allocation: room is taken first, then `alloc` is called, which gives an address or `None`.
     ///
     /// # Errors

@@ -189,6 +189,26 @@ impl<T> Out<T> {
     }
 }
 
+/// Checks the parameters of `device_open`, which say nothing yet.
+///
+/// # Errors
+/// `OTR_ERR_INVALID_ARGUMENT` for a flag.
+///
+/// # Safety
+/// R1: `params` is NULL or a struct of its size.
+pub unsafe fn device_params(params: *const c::otr_device_params) -> Result {
+    if params.is_null() {
+        return Ok(());
+    }
+    // SAFETY: not NULL, so a struct of its size (R1).
+    match unsafe { field!(params, c::otr_device_params, flags) } {
+        None | Some(0) => Ok(()),
+        Some(flags) => Err(Fault::argument(format!(
+            "device flags {flags:#x} are unknown: pass 0"
+        ))),
+    }
+}
+
 /// A pointer other than a handle that is NULL where it must not be (R7).
 #[cold]
 pub fn null(what: &str) -> Fault {

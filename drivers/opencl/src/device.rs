@@ -1,12 +1,14 @@
-//! What a device of the driver is: its context, its properties, and its clock. Everything is asked for once, when the
-//! driver is opened.
+//! What a device of the driver is: its properties, which OpenCL tells without a context, and the context and the clock
+//! of a device that is open.
 
 use std::mem::offset_of;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use outrigger_contract as c;
 use outrigger_driver_kit::Result;
 use outrigger_driver_kit::given::put_text;
+use parking_lot::Mutex;
 
 use crate::cl::{self, Cl};
 use crate::platform::{Candidate, ask, ask_text, platform_text};
@@ -16,6 +18,7 @@ pub(crate) const ALIGNMENT: u32 = 128;
 
 /// Extensions that opencl-sys has behind features, or not at all.
 const CL_DEVICE_UUID_KHR: cl::cl_device_info = 0x106A;
+const CL_DEVICE_PCI_BUS_INFO_KHR: cl::cl_device_info = 0x410F;
 const CL_DEVICE_SINGLE_FP_ATOMIC_CAPABILITIES_EXT: cl::cl_device_info = 0x4231;
 const CL_DEVICE_GLOBAL_FP_ATOMIC_ADD_EXT: u64 = 1 << 1;
 
@@ -37,11 +40,38 @@ impl Drop for Context {
     }
 }
 
+/// The devices of one platform that the driver has. They share a context, so that the first of them that is opened makes
+/// it; it stays until the driver is closed.
+struct Platform {
+    cl: &'static Cl,
+    id: cl::cl_platform_id,
+    devices: Vec<cl::cl_device_id>,
+    /// Locked while it is made.
+    context: Mutex<Option<Arc<Context>>>,
+}
+
+// SAFETY: OpenCL's platforms and devices may be used by any thread.
+unsafe impl Send for Platform {}
+// SAFETY: as above.
+unsafe impl Sync for Platform {}
+
+impl Platform {
+    fn context(&self) -> Result<Arc<Context>> {
+        let mut context = self.context.lock();
+        if let Some(made) = &*context {
+            return Ok(Arc::clone(made));
+        }
+        let made = Context::of(self.cl, self.id, &self.devices)?;
+        Ok(Arc::clone(context.insert(made)))
+    }
+}
+
 impl Context {
-    /// A context of devices of one platform.
-    fn of(cl: &'static Cl, candidates: &[Candidate]) -> Result<Arc<Self>> {
-        let ids: Vec<_> = candidates.iter().map(|one| one.device).collect();
-        let platform = candidates[0].platform;
+    fn of(
+        cl: &'static Cl,
+        platform: cl::cl_platform_id,
+        ids: &[cl::cl_device_id],
+    ) -> Result<Arc<Self>> {
         let properties = [cl::CL_CONTEXT_PLATFORM, platform as isize, 0];
         let mut status = cl::CL_SUCCESS;
         // SAFETY: a list that ends in 0, and as many live devices as are counted.
@@ -63,7 +93,11 @@ impl Context {
 /// A device of the driver.
 pub(crate) struct Device {
     pub(crate) id: cl::cl_device_id,
-    pub(crate) context: Arc<Context>,
+    platform: Arc<Platform>,
+    opened: OnceLock<Opened>,
+    is_open: AtomicBool,
+    /// Held while the device is opened.
+    turn: Mutex<()>,
     pub(crate) is_cpu: bool,
     pub(crate) visible: bool,
     pub(crate) memory: u64,
@@ -73,7 +107,6 @@ pub(crate) struct Device {
     pub(crate) largest_block: [usize; 3],
     /// Of the device and its runtime: code that it compiled is for these alone.
     pub(crate) version: String,
-    pub(crate) clock: Clock,
     properties: c::otr_device_properties,
 }
 
@@ -82,35 +115,44 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// The devices that were found, with a context for those of each platform.
-pub(crate) fn open(cl: &'static Cl, candidates: &[Candidate]) -> Result<Box<[Device]>> {
+/// What a device has from its first opening on.
+struct Opened {
+    context: Arc<Context>,
+    clock: Clock,
+}
+
+/// The devices that were found.
+pub(crate) fn found(cl: &'static Cl, candidates: &[Candidate]) -> Box<[Device]> {
     let mut devices = Vec::new();
-    for platform in candidates.chunk_by(|a, b| a.platform == b.platform) {
-        let context = Context::of(cl, platform)?;
+    for same in candidates.chunk_by(|a, b| a.platform == b.platform) {
+        let platform = Arc::new(Platform {
+            cl,
+            id: same[0].platform,
+            devices: same.iter().map(|one| one.device).collect(),
+            context: Mutex::default(),
+        });
         // Memory of a context has to fit each of its devices.
-        let largest = platform.iter().map(|one| one.largest).min().unwrap_or(0);
-        for candidate in platform {
-            devices.push(Device::of(cl, *candidate, &context, largest)?);
-        }
+        let largest = same.iter().map(|one| one.largest).min().unwrap_or(0);
+        devices.extend(
+            same.iter()
+                .map(|one| Device::of(cl, *one, &platform, largest)),
+        );
     }
-    Ok(devices.into())
+    devices.into()
 }
 
 impl Device {
-    fn of(
-        cl: &'static Cl,
-        candidate: Candidate,
-        context: &Arc<Context>,
-        largest: u64,
-    ) -> Result<Self> {
+    fn of(cl: &'static Cl, candidate: Candidate, platform: &Arc<Platform>, largest: u64) -> Self {
         let id = candidate.device;
         let number = |what| ask::<u32>(cl, id, what).unwrap_or(0);
-        let clock = Clock::of(cl, id, context)?;
         let largest_group = ask(cl, id, cl::CL_DEVICE_MAX_WORK_GROUP_SIZE).unwrap_or(1);
         let largest_block = ask::<[usize; 3]>(cl, id, cl::CL_DEVICE_MAX_WORK_ITEM_SIZES);
         let mut device = Self {
             id,
-            context: Arc::clone(context),
+            platform: Arc::clone(platform),
+            opened: OnceLock::new(),
+            is_open: AtomicBool::new(false),
+            turn: Mutex::default(),
             is_cpu: candidate.kind & cl::CL_DEVICE_TYPE_CPU != 0,
             visible: candidate.visible,
             memory: candidate.memory,
@@ -127,7 +169,6 @@ impl Device {
                 // Some runtimes tell the version of their compiler here alone.
                 + ", "
                 + &platform_text(cl, candidate.platform, cl::CL_PLATFORM_VERSION),
-            clock,
             // SAFETY: zero is valid for all fields: integers, and a pointer.
             properties: unsafe { std::mem::zeroed() },
         };
@@ -141,6 +182,17 @@ impl Device {
         let has = |name| extensions.split_whitespace().any(|one| one == name);
         if has("cl_khr_device_uuid") {
             properties.uuid = ask(cl, id, CL_DEVICE_UUID_KHR).unwrap_or_default();
+        }
+        if has("cl_khr_pci_bus_info")
+            && let Some(place) = ask::<[u32; 4]>(cl, id, CL_DEVICE_PCI_BUS_INFO_KHR)
+        {
+            properties.flags |= c::OTR_DEVICE_PCI;
+            [
+                properties.pci_domain,
+                properties.pci_bus,
+                properties.pci_device,
+                properties.pci_function,
+            ] = place;
         }
         if device.visible {
             properties.flags |= c::OTR_DEVICE_HOST_VISIBLE;
@@ -187,7 +239,42 @@ impl Device {
         let block = ask::<usize>(cl, id, cl::CL_DEVICE_MAX_PARAMETER_SIZE).unwrap_or(0);
         properties.argument_block_bytes = saturated(block);
         device.properties = properties;
-        Ok(device)
+        device
+    }
+
+    /// Makes the device ready, or does nothing if it is (R58).
+    pub(crate) fn open(&self) -> Result {
+        let _turn = self.turn.lock();
+        if self.opened.get().is_none() {
+            let context = self.platform.context()?;
+            let clock = Clock::of(self.platform.cl, self.id, &context)?;
+            self.opened.get_or_init(|| Opened { context, clock });
+        }
+        self.is_open.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) {
+        self.is_open.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    fn opened(&self) -> &Opened {
+        let opened = self.opened.get();
+        opened.expect("calls for a device that was never open are refused")
+    }
+
+    /// The context of a device that is open.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.opened().context
+    }
+
+    /// What time it is on a device that is open.
+    pub(crate) fn now(&self) -> Result<u64> {
+        self.opened().clock.now(self.platform.cl, self.id)
     }
 
     pub(crate) fn properties(&self) -> &c::otr_device_properties {

@@ -29,7 +29,20 @@ pub(crate) struct Open {
 }
 
 impl Open {
+    /// A device that is open.
     pub(crate) fn device(&self, index: u32) -> Result<&Device> {
+        let found = self.found(index)?;
+        if !found.is_open() {
+            return Err(Fault::new(
+                c::OTR_ERR_INVALID_DEVICE,
+                format!("device {index} is not open: device_open comes first"),
+            ));
+        }
+        Ok(found)
+    }
+
+    /// A device, open or not.
+    fn found(&self, index: u32) -> Result<&Device> {
         self.devices.get(index as usize).ok_or_else(|| {
             Fault::new(
                 c::OTR_ERR_INVALID_DEVICE,
@@ -49,7 +62,7 @@ impl Open {
     /// The same over some OpenCL.
     pub(crate) fn over(cl: &'static Cl, choice: &Choice) -> Result<Self> {
         let candidates = platform::find(cl, choice)?;
-        let devices = device::open(cl, &candidates)?;
+        let devices = device::found(cl, &candidates);
         exit::watch();
         Ok(Self {
             cl,
@@ -154,7 +167,7 @@ pub(crate) unsafe fn device_properties(
     place: *mut c::otr_device_properties,
 ) -> Result {
     // SAFETY: this function's contract.
-    let device = unsafe { get(handle)? }.device(device)?;
+    let device = unsafe { get(handle)? }.found(device)?;
     // SAFETY: NULL, or a struct of its size (R1).
     unsafe {
         given::write_struct(
@@ -164,4 +177,34 @@ pub(crate) unsafe fn device_properties(
             "the place for the properties",
         )
     }
+}
+
+/// # Safety
+/// R1, R8: the parameters are NULL or a struct of their size.
+pub(crate) unsafe fn device_open(
+    handle: *mut c::otr_driver,
+    device: u32,
+    params: *const c::otr_device_params,
+) -> Result {
+    // SAFETY: this function's contract.
+    let device = unsafe { get(handle)? }.found(device)?;
+    // SAFETY: this function's contract.
+    unsafe { given::device_params(params)? };
+    device.open()
+}
+
+/// # Safety
+/// R8: no other call uses the device.
+pub(crate) unsafe fn device_close(handle: *mut c::otr_driver, index: u32) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    let device = open.device(index)?;
+    match open.allocations.count_of(index) {
+        0 => device.close(),
+        left => {
+            let text = format!("{left} allocations of device {index} are left: free them first");
+            return Err(Fault::new(c::OTR_ERR_BUSY, text));
+        }
+    }
+    Ok(())
 }

@@ -152,6 +152,6 @@ pub(crate) unsafe fn device_time(
     let open = unsafe { get_driver(handle)? };
     let device = open.device(device)?;
     let place = Out::new(place, "the place for the time")?;
-    place.give(device.clock.now(open.cl, device.id)?);
+    place.give(device.now()?);
     Ok(())
 }

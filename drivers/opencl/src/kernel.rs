@@ -437,7 +437,7 @@ mod tests {
         // SAFETY: a live context with this device, and one text with a NUL; no callback.
         let raw = unsafe {
             let create = open.cl.clCreateProgramWithSource;
-            let raw = create(device.context.raw, 1, &mut text, length, &mut status);
+            let raw = create(device.context().raw, 1, &mut text, length, &mut status);
             assert_eq!(status, cl::CL_SUCCESS);
             let options = c"".as_ptr();
             status = (open.cl.clBuildProgram)(raw, 1, &device.id, options, None, none);

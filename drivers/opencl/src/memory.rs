@@ -35,7 +35,7 @@ pub(crate) unsafe fn alloc(
         let flags = cl::CL_MEM_READ_WRITE | fine;
         // SAFETY: a live context whose devices have SVM; R29: NULL says that there is no memory.
         let memory =
-            unsafe { (open.cl.clSVMAlloc)(of.context.raw, flags, size as usize, ALIGNMENT) };
+            unsafe { (open.cl.clSVMAlloc)(of.context().raw, flags, size as usize, ALIGNMENT) };
         (!memory.is_null()).then_some(memory as u64)
     })?;
     place.give(address);
@@ -48,7 +48,7 @@ pub(crate) unsafe fn free(handle: *mut c::otr_driver, address: c::otr_address_t)
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
     open.allocations.free(address, |device| {
-        let context = open.devices[device as usize].context.raw;
+        let context = open.devices[device as usize].context().raw;
         // SAFETY: `alloc` got it from this context, and R12: nothing uses it any more.
         unsafe { (open.cl.clSVMFree)(context, address as *mut c_void) };
     })

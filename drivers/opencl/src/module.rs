@@ -119,7 +119,7 @@ fn of_source(cl: &'static Cl, device: &Device, code: &[u8]) -> Result<Program> {
     let (mut text, length, mut status) = (code.as_ptr().cast(), code.len(), cl::CL_SUCCESS);
     // SAFETY: one text of this length, which OpenCL copies.
     let raw = unsafe {
-        (cl.clCreateProgramWithSource)(device.context.raw, 1, &mut text, &length, &mut status)
+        (cl.clCreateProgramWithSource)(device.context().raw, 1, &mut text, &length, &mut status)
     };
     cl::check(status, "clCreateProgramWithSource")?;
     Ok(Program { cl, raw })
@@ -137,7 +137,7 @@ fn of_il(cl: &'static Cl, device: &Device, code: &[u8]) -> Result<Program> {
     // SAFETY: as many bytes, which OpenCL copies.
     let raw = unsafe {
         create(
-            device.context.raw,
+            device.context().raw,
             code.as_ptr().cast(),
             code.len(),
             &mut status,
@@ -157,7 +157,7 @@ fn of_binary(cl: &'static Cl, device: &Device, code: &[u8]) -> Result<Program> {
     // SAFETY: one device of the context, and one binary of this length, which OpenCL copies.
     let raw = unsafe {
         (cl.clCreateProgramWithBinary)(
-            device.context.raw,
+            device.context().raw,
             1,
             &device.id,
             &length,

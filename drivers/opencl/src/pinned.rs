@@ -4,6 +4,7 @@ use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::c_void;
 
+use outrigger_contract as c;
 use outrigger_driver_kit::{Fault, Result};
 use parking_lot::Mutex;
 
@@ -45,10 +46,18 @@ impl Pinned {
                 "an allocation of 0 bytes; at least 1 is needed",
             ));
         }
-        let other = devices.iter().position(|device| !device.is_cpu);
-        let taken = match other {
-            None => plain(size),
-            Some(index) => mapped(cl, &devices[index], index, size),
+        let taken = if devices.iter().all(|device| device.is_cpu) {
+            plain(size)
+        } else {
+            let other = |device: &Device| !device.is_cpu && device.is_open();
+            let index = devices.iter().position(other);
+            let index = index.ok_or_else(|| {
+                Fault::new(
+                    c::OTR_ERR_INVALID_DEVICE,
+                    "no device that is not the CPU is open: device_open comes first",
+                )
+            })?;
+            mapped(cl, &devices[index], index, size)
         };
         let (pointer, kind) = taken.ok_or_else(|| {
             Fault::host_memory(format!(
@@ -112,7 +121,7 @@ fn mapped(
     // SAFETY: a live context, and no memory of ours.
     let buffer = unsafe {
         let null = std::ptr::null_mut();
-        (cl.clCreateBuffer)(device.context.raw, flags, size, null, &mut status)
+        (cl.clCreateBuffer)(device.context().raw, flags, size, null, &mut status)
     };
     if status != cl::CL_SUCCESS {
         return None;
@@ -155,7 +164,7 @@ fn with_queue<T>(
     device: &Device,
     body: impl FnOnce(cl::cl_command_queue) -> T,
 ) -> Option<T> {
-    let queue = create_queue(cl, device.id, &device.context, false).ok()?;
+    let queue = create_queue(cl, device.id, device.context(), false).ok()?;
     let result = body(queue);
     // SAFETY: made above, and released once it is idle.
     unsafe {

@@ -191,7 +191,7 @@ impl kit::Lane for Lane {
 
     fn join(&self, marker: &Marker) -> Result<bool> {
         // Where the failure is known, who waits for the marker is told of it.
-        if marker.context != self.device().context.raw || marker.place.failure().is_some() {
+        if marker.context != self.device().context().raw || marker.place.failure().is_some() {
             return Ok(false);
         }
         let barrier = self.open.cl.clEnqueueBarrierWithWaitList;
@@ -247,7 +247,7 @@ impl Lane {
     fn mark_in(&self, queue: cl::cl_command_queue) -> Result<Marker> {
         let place = self.unseen.place();
         Ok(Marker {
-            context: self.device().context.raw,
+            context: self.device().context().raw,
             event: mark(self.open.cl, queue)?,
             place,
         })
@@ -272,7 +272,7 @@ impl Lane {
             let text = format!("the cl_command_queue {raw:p} is not of device {index}");
             return Err(Fault::new(c::OTR_ERR_INVALID_DEVICE, text));
         }
-        if of_context != device.context.raw as usize {
+        if of_context != device.context().raw as usize {
             return Err(Fault::argument(format!(
                 "the cl_command_queue {raw:p} is of another context, which does not see the device's memory: make it in \
                  the context of a queue whose native handle was asked for (CL_QUEUE_CONTEXT)"
@@ -307,7 +307,7 @@ impl Lane {
         let beside = match self.beside.get() {
             Some(beside) => beside,
             None => {
-                let new = Timing(create_queue(cl, device.id, &device.context, true)?);
+                let new = Timing(create_queue(cl, device.id, device.context(), true)?);
                 self.beside.get_or_init(|| new)
             }
         };
@@ -329,7 +329,7 @@ impl Lane {
         let (cl, device) = (self.open.cl, self.device());
         let event = mark(cl, self.plain)?;
         kit::Lane::flush(self)?;
-        let timing = Timing(create_queue(cl, device.id, &device.context, true)?);
+        let timing = Timing(create_queue(cl, device.id, device.context(), true)?);
         // What comes next is behind all that went before. It takes the place last, so that nothing comes otherwise.
         let barrier = cl.clEnqueueBarrierWithWaitList;
         // SAFETY: a live queue, and one live event of its context.
@@ -460,7 +460,7 @@ pub(crate) unsafe fn create(
         }
     }
     let lane = Lane {
-        plain: create_queue(open.cl, of.id, &of.context, false)?,
+        plain: create_queue(open.cl, of.id, of.context(), false)?,
         open: Arc::clone(open),
         device,
         timing: OnceLock::new(),
@@ -667,7 +667,7 @@ pub(crate) unsafe fn can_access(
 
 /// Devices of one platform share a context, and so their memory.
 fn reaches(one: &Device, other: &Device) -> bool {
-    Arc::ptr_eq(&one.context, &other.context)
+    Arc::ptr_eq(one.context(), other.context())
 }
 
 /// # Safety

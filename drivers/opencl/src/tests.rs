@@ -31,7 +31,7 @@ fn table() -> &'static c::otr_driver_api {
     }
 }
 
-/// Opens the driver, or gives code and text of the refusal.
+/// Opens the driver with its devices, or gives code and text of the refusal.
 fn open(options: &str) -> Result<*mut c::otr_driver, (i32, String)> {
     let (table, options) = (table(), CString::new(options).unwrap());
     let params = c::otr_open_params {
@@ -43,7 +43,14 @@ fn open(options: &str) -> Result<*mut c::otr_driver, (i32, String)> {
     // SAFETY: the parameters live through the call, and the text is this thread's last (R5).
     unsafe {
         match table.open.unwrap()(&params, &mut handle) {
-            c::OTR_OK => Ok(handle),
+            c::OTR_OK => {
+                let devices = driver::get(handle).unwrap().devices.len() as u32;
+                for device in 0..devices {
+                    let opened = table.device_open.unwrap()(handle, device, std::ptr::null());
+                    assert_eq!(opened, c::OTR_OK);
+                }
+                Ok(handle)
+            }
             code => {
                 let text = CStr::from_ptr(table.last_error.unwrap()());
                 Err((code, text.to_string_lossy().into_owned()))
@@ -133,6 +140,7 @@ fn the_devices_are_those_of_the_options() {
 fn open_over(cl: Cl) -> Option<*mut c::otr_driver_t> {
     let cl = Box::leak(Box::new(cl));
     let open = Open::over(cl, &Choice::parse("").unwrap()).ok()?;
+    (open.devices.iter()).for_each(|device| device.open().unwrap());
     Some(handle::give(Driver(Arc::new(open))))
 }
 

@@ -108,16 +108,24 @@ PyObject* check_index(PyObject* arguments) {
   return none();
 }
 
+/// A number, or None where it is not known.
+PyObject* known(bool is_known, long number) {
+  return is_known ? PyLong_FromLong(number) : none();
+}
+
 PyObject* properties(PyObject* arguments) {
   const otr_device_info_t info = device_info(device_argument(arguments));
   return Py_BuildValue(
-      "{s:s,s:s,s:s,s:s,s:K,s:N,s:I,s:I,s:i,s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "name", info.name, "vendor", info.vendor, "driver",
+      "{s:s,s:s,s:s,s:s,s:K,s:N,s:I,s:I,s:i,s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:N,s:N,s:N,s:N,s:N}", "name", info.name, "vendor", info.vendor, "driver",
       info.driver, "driver_version", info.driver_version, "total_memory",
       static_cast<unsigned long long>(info.total_memory), "host_visible", PyBool_FromLong(info.host_visible),
       "address_alignment", info.address_alignment, "compute_units", info.compute_units, "priority_lowest",
       info.priority_lowest, "priority_highest", info.priority_highest, "driver_ordinal", info.driver_ordinal,
       "code_formats", info.code_formats, "features", info.features, "largest_group", info.largest_group, "sub_group",
-      info.sub_group, "argument_block_bytes", info.argument_block_bytes, "local_memory", info.local_memory_bytes);
+      info.sub_group, "argument_block_bytes", info.argument_block_bytes, "local_memory", info.local_memory_bytes, "uuid",
+      PyBytes_FromStringAndSize(reinterpret_cast<const char*>(info.uuid), sizeof info.uuid), "pci_domain_id",
+      known(info.has_pci, info.pci_domain), "pci_bus_id", known(info.has_pci, info.pci_bus), "pci_device_id",
+      known(info.has_pci, info.pci_device), "numa_node", known(info.numa_node >= 0, info.numa_node));
 }
 
 PyObject* set_sync_debug(PyObject* arguments) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import torch
 
@@ -288,6 +289,14 @@ class DeviceProperties:
     """Bytes of the arguments of a launch; 0 if unknown."""
     local_memory: int
     """Bytes that the items of a group share; 0 if unknown."""
+    uuid: UUID | None
+    """Identifies the device across processes; None if it has no such number."""
+    pci_domain_id: int | None
+    """Where the device is plugged in, as CUDA names it; None if unknown."""
+    pci_bus_id: int | None
+    pci_device_id: int | None
+    numa_node: int | None
+    """The node of the host's memory that is nearest; None if unknown."""
 
     @property
     def multi_processor_count(self) -> int:
@@ -297,7 +306,9 @@ class DeviceProperties:
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     """The properties of a device."""
-    return DeviceProperties(**_C.device_info(device_index(device)))
+    info = _C.device_info(device_index(device))
+    uuid = UUID(bytes=info["uuid"])
+    return DeviceProperties(**{**info, "uuid": uuid if uuid.int else None})
 
 
 def get_device_name(device: DeviceLike = None) -> str:

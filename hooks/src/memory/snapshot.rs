@@ -123,19 +123,21 @@ pub fn snapshot_json(device: Option<u32>) -> Result<String> {
         None => runtime.devices().collect(),
     };
     let host = made_host_memory().filter(|_| device.is_none());
-    Ok(json(&devices, host, |_| true))
+    let traces = device.map_or(runtime.device_count(), |_| 0);
+    Ok(json(&devices, traces as usize, host, |_| true))
 }
 
 impl Pool {
     /// The pool's segments and blocks as JSON; see [`snapshot_json`].
     pub fn snapshot_json(&self) -> String {
         let pool = Some(self.memory().pool());
-        json(&[self.device()], None, |segment| segment.pool == pool)
+        json(&[self.device()], 0, None, |segment| segment.pool == pool)
     }
 }
 
 fn json(
     devices: &[&Device],
+    traces: usize,
     host: Option<&HostMemory>,
     wanted: impl Fn(&SegmentInfo) -> bool,
 ) -> String {
@@ -160,6 +162,8 @@ fn json(
         let entries = device.history().entries();
         snapshot.device_traces[index] = entries.iter().map(|one| trace(one, &mut frames)).collect();
     }
+    let traces = traces.max(snapshot.device_traces.len());
+    snapshot.device_traces.resize_with(traces, Vec::new);
     if let Some(host) = host {
         let notes = host.history().notes();
         let segments = host.snapshot().segments;

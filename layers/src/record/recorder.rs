@@ -159,7 +159,8 @@ macro_rules! no_pointers {
 }
 
 no_pointers! {
-    u32 u64 usize *const c_char *const sys::otr_ipc_handle *const sys::otr_queue_params
+    u32 u64 usize *const c_char *const sys::otr_ipc_handle *const sys::otr_device_params
+    *const sys::otr_queue_params
     *const sys::otr_event_params *const sys::otr_memory_params *const sys::otr_reserve_params
     *const sys::otr_map_params *const sys::otr_copy *const sys::otr_fill
     *const sys::otr_host_call *const sys::otr_launch *const sys::otr_operator_call

@@ -418,6 +418,21 @@ impl Argument for *const sys::otr_exchange {
     }
 }
 
+impl Argument for *const sys::otr_device_params {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or a struct that begins with its size.
+        let Some(size) = (unsafe { self.cast::<usize>().as_ref() }) else {
+            return Value::Null;
+        };
+        if *size < size_of::<sys::otr_device_params>() {
+            // Of a smaller struct the driver reads what it holds (R1): nothing that stands here.
+            return Value::List(vec![Value::Number(0)]);
+        }
+        // SAFETY: it has that size.
+        Value::List(vec![Value::Number(u64::from(unsafe { (*self).flags }))])
+    }
+}
+
 impl Argument for *const sys::otr_queue_params {
     unsafe fn input(self, _: &Names, _: &str) -> Value {
         // SAFETY: NULL, or a struct that begins with its size.

@@ -464,6 +464,23 @@ impl Rebuilt for *const sys::otr_exchange {
     }
 }
 
+impl Rebuilt for *const sys::otr_device_params {
+    fn rebuild(value: &Value, _: &str, _: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null());
+        }
+        let [flags] = numbers::<u32>(value)?[..] else {
+            return Err("its device parameters are incomplete");
+        };
+        Ok(frame.keep_one(sys::otr_device_params {
+            struct_size: size_of::<sys::otr_device_params>(),
+            next: std::ptr::null(),
+            flags,
+            reserved: 0,
+        }))
+    }
+}
+
 impl Rebuilt for *const sys::otr_queue_params {
     fn rebuild(value: &Value, _: &str, _: &Things, frame: &mut Frame) -> Result<Self, Skip> {
         if *value == Value::Null {

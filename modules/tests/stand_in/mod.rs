@@ -161,6 +161,14 @@ unsafe extern "C" fn device_properties(
     sys::OTR_OK
 }
 
+unsafe extern "C" fn device_open(
+    _: *mut sys::otr_driver,
+    _: u32,
+    _: *const sys::otr_device_params,
+) -> i32 {
+    sys::OTR_OK
+}
+
 unsafe extern "C" fn module_load(
     driver: *mut sys::otr_driver,
     _: u32,
@@ -263,6 +271,7 @@ macro_rules! refuse {
 
 refuse! {
     open(*const sys::otr_open_params, *mut *mut sys::otr_driver)
+    device_close(*mut sys::otr_driver, u32)
     memory_alloc(*mut sys::otr_driver, u32, *const sys::otr_memory_params, *mut u64)
     memory_free(*mut sys::otr_driver, u64)
     queue_create(*mut sys::otr_driver, u32, *const sys::otr_queue_params, *mut *mut sys::otr_queue)
@@ -307,6 +316,8 @@ fn api(version: &'static CStr) -> sys::otr_driver_api {
         last_error: Some(last_error),
         device_count: Some(device_count),
         device_properties: Some(device_properties),
+        device_open: Some(device_open),
+        device_close: Some(device_close),
         memory_alloc: Some(memory_alloc),
         memory_free: Some(memory_free),
         queue_create: Some(queue_create),

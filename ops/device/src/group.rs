@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outrigger_device::{Code, DType, Driver, Error, RawDriver, sys};
 use outrigger_ops::{Call, OperatorId, Tensor, check};
@@ -33,6 +34,8 @@ struct Offer {
     names: Vec<*const c_char>,
     /// The device as operators see it, which compiles kernels; `None` if it takes no source.
     device: Option<Device>,
+    /// Whether the host has opened the device, and not closed it (R58).
+    is_open: AtomicBool,
 }
 
 // SAFETY: the pointers lead to texts of the driver, which live until it is closed (R45), and to constants.
@@ -126,6 +129,7 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
                 own: own_names,
                 names,
                 device,
+                is_open: AtomicBool::new(false),
             }
         });
     let library = Arc::new(Library {
@@ -147,6 +151,8 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     api.struct_size = size_of::<sys::otr_driver_api>();
     api.operators = &raw const *group;
     api.close = Some(entries.close);
+    api.device_open = Some(entries.device_open);
+    api.device_close = Some(entries.device_close);
     api.last_error = Some(entries.last_error);
     let recording = below.recorder.is_some().then(|| {
         let entries = Calls::of(slot.number());
@@ -296,6 +302,51 @@ impl Library {
         code
     }
 
+    /// Opens a device below.
+    ///
+    /// # Safety
+    /// R1: the parameters are NULL or a struct of their size.
+    pub(crate) unsafe fn open_device(
+        &self,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        params: *const sys::otr_device_params,
+    ) -> i32 {
+        let Some(open) = self.below.raw().api().device_open else {
+            return Code::INTERNAL.0;
+        };
+        // SAFETY: this function's contract; the driver below checks the handle.
+        let code = unsafe { open(driver, device, params) };
+        if code == Code::OK.0
+            && let Ok(offer) = self.offer(driver, device)
+        {
+            offer.is_open.store(true, Ordering::Release);
+        }
+        code
+    }
+
+    /// Closes a device below. Its kernels go first, because the driver counts them.
+    ///
+    /// # Safety
+    /// R8: nothing uses the device any more.
+    pub(crate) unsafe fn close_device(&self, driver: *mut sys::otr_driver, device: u32) -> i32 {
+        let offer = self.offer(driver, device).ok();
+        if let Some(kernels) = offer.and_then(|offer| offer.device.as_ref()) {
+            kernels.forget();
+        }
+        let Some(close) = self.below.raw().api().device_close else {
+            return Code::INTERNAL.0;
+        };
+        // SAFETY: this function's contract; the driver below checks the handle.
+        let code = unsafe { close(driver, device) };
+        if code == Code::OK.0
+            && let Some(offer) = offer
+        {
+            offer.is_open.store(false, Ordering::Release);
+        }
+        code
+    }
+
     /// A device that takes source.
     pub(crate) fn device(&self, ordinal: u32) -> Option<&Device> {
         self.devices.get(ordinal as usize)?.device.as_ref()
@@ -371,6 +422,10 @@ pub(crate) unsafe fn prepare(
         Ok(offer) => offer,
         Err(refusal) => return say(slot, library, refusal.code, &refusal.text),
     };
+    if !offer.is_open.load(Ordering::Acquire) {
+        let text = format!("device {device} is not open: device_open comes first");
+        return say(slot, library, Code::INVALID_DEVICE, &text);
+    }
     // SAFETY: R1: NULL, or a struct of the size that stands in it.
     let has_room = unsafe { answer.as_ref() }
         .is_some_and(|answer| answer.struct_size >= size_of::<sys::otr_operator_answer>());

@@ -1,4 +1,4 @@
-//! Functions that know their library. The entries `names`, `prepare`, `last_error` and `close` of a table get no pointer
+//! Functions that know their library. The entries of a table that are for a driver as a whole get no pointer
 //! that leads to the library, so each library has a slot with functions of its own.
 
 use std::cell::RefCell;
@@ -63,6 +63,9 @@ impl Drop for Slot {
 pub(crate) struct Entries {
     pub(crate) last_error: unsafe extern "C" fn() -> *const c_char,
     pub(crate) close: unsafe extern "C" fn(*mut sys::otr_driver) -> i32,
+    pub(crate) device_open:
+        unsafe extern "C" fn(*mut sys::otr_driver, u32, *const sys::otr_device_params) -> i32,
+    pub(crate) device_close: unsafe extern "C" fn(*mut sys::otr_driver, u32) -> i32,
     pub(crate) names:
         unsafe extern "C" fn(*mut sys::otr_driver, u32, *mut *const *const c_char, *mut u32) -> i32,
     pub(crate) prepare: unsafe extern "C" fn(
@@ -80,6 +83,8 @@ macro_rules! entries {
         static ENTRIES: [Entries; SLOTS] = [$(Entries {
             last_error: last_error::<$slot>,
             close: close::<$slot>,
+            device_open: device_open::<$slot>,
+            device_close: device_close::<$slot>,
             names: names::<$slot>,
             prepare: prepare::<$slot>,
             graph: graph::group::<$slot>(),
@@ -117,6 +122,14 @@ pub(crate) fn say_nothing(code: i32) -> i32 {
     code
 }
 
+/// The answer of the driver below, whose text is that of a failure.
+fn passed_on(code: i32) -> i32 {
+    match Code(code) {
+        Code::OK => code,
+        _ => say_nothing(code),
+    }
+}
+
 /// Ours, unless the driver below has failed since: calls of its other entries do not come by here.
 unsafe extern "C" fn last_error<const SLOT: usize>() -> *const c_char {
     let Some(library) = library(SLOT) else {
@@ -149,6 +162,29 @@ unsafe extern "C" fn close<const SLOT: usize>(driver: *mut sys::otr_driver) -> i
             // SAFETY: the host's arguments: R12, nothing uses the driver any more.
             unsafe { library.close(driver) }
         }
+        None => Code::INVALID_HANDLE.0,
+    }
+}
+
+unsafe extern "C" fn device_open<const SLOT: usize>(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    params: *const sys::otr_device_params,
+) -> i32 {
+    match library(SLOT) {
+        // SAFETY: the host's arguments.
+        Some(library) => passed_on(unsafe { library.open_device(driver, device, params) }),
+        None => Code::INVALID_HANDLE.0,
+    }
+}
+
+unsafe extern "C" fn device_close<const SLOT: usize>(
+    driver: *mut sys::otr_driver,
+    device: u32,
+) -> i32 {
+    match library(SLOT) {
+        // SAFETY: the host's arguments: R8, nothing uses the device any more.
+        Some(library) => passed_on(unsafe { library.close_device(driver, device) }),
         None => Code::INVALID_HANDLE.0,
     }
 }

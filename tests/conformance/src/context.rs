@@ -53,7 +53,7 @@ impl Context {
         &self.spec
     }
 
-    /// Opens the driver under test. Each call gives an independent one.
+    /// Opens the driver under test, with all of its devices. Each call gives an independent one.
     ///
     /// # Errors
     /// The loader's reason.
@@ -78,7 +78,11 @@ impl Context {
         let opened = spec
             .parse()
             .and_then(|spec| Driver::open(&spec))
-            .and_then(with_kernels);
+            .and_then(with_kernels)
+            .and_then(|driver| {
+                (0..driver.device_count()).try_for_each(|device| driver.open_device(device))?;
+                Ok(driver)
+            });
         opened.map_err(|error| {
             let mut failure = Failure::from(error).context(format!("opening the driver {spec}"));
             failure.place = place;

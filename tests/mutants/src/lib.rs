@@ -10,6 +10,7 @@
 mod calls;
 mod collectives;
 mod commands;
+mod devices;
 mod entry;
 mod events;
 mod graphs;
@@ -50,6 +51,7 @@ pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
         entry::MUTANTS,
         table::MUTANTS,
+        devices::MUTANTS,
         threads::MUTANTS,
         memory::MUTANTS,
         commands::MUTANTS,

@@ -90,6 +90,7 @@ pub(crate) mod types {
     pub(crate) type Bytes = *const c_void;
     pub(crate) type Text = *const c_char;
     pub(crate) type Properties = *mut sys::otr_device_properties;
+    pub(crate) type DeviceParams = *const sys::otr_device_params;
     pub(crate) type QueueParams = *const sys::otr_queue_params;
     pub(crate) type EventParams = *const sys::otr_event_params;
     pub(crate) type Launch = *const sys::otr_launch;
@@ -115,6 +116,12 @@ macro_rules! entry {
     };
     (device_properties $args:tt $body:block) => {
         $crate::mutant::method! { device_properties $args [Driver, u32, Properties] $body }
+    };
+    (device_open $args:tt $body:block) => {
+        $crate::mutant::method! { device_open $args [Driver, u32, DeviceParams] $body }
+    };
+    (device_close $args:tt $body:block) => {
+        $crate::mutant::method! { device_close $args [Driver, u32] $body }
     };
     (memory_alloc $args:tt $body:block) => {
         $crate::mutant::given! { memory_alloc $args [Driver, u32, outrigger_device::sys::otr_memory_params, Out<u64>] $body }

@@ -18,7 +18,7 @@ impl ParseCallbacks for ConstantTypes {
             return Some(IntKind::I32);
         }
         match name {
-            "OTR_DEVICE_HOST_VISIBLE" | "OTR_DEVICE_CPU" => Some(IntKind::U64),
+            _ if name.starts_with("OTR_DEVICE_") => Some(IntKind::U64),
             "OTR_IPC_HANDLE_BYTES" => Some(IntKind::Custom {
                 name: "usize",
                 is_signed: false,

@@ -239,9 +239,8 @@ fn noun(of: &str) -> String {
     let plain = of.trim_start_matches("otr_").trim_start_matches("drv_");
     match plain.trim_end_matches("_t") {
         "host_fn" => "function",
-        "queue_params" | "event_params" | "memory_params" | "reserve_params" | "map_params" => {
-            "params"
-        }
+        "device_params" | "queue_params" | "event_params" | "memory_params" | "reserve_params"
+        | "map_params" => "params",
         "device_properties" => "properties",
         "ipc_handle" => "handle",
         "comm_params" => "params",

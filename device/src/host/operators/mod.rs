@@ -188,7 +188,7 @@ pub(in crate::host) unsafe extern "C" fn names(
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
-        unsafe { Host::from_handle(driver)? }.device(device)?;
+        unsafe { Host::from_handle(driver)? }.has_device(device)?;
         writable(names)?;
         writable(count)?;
         // SAFETY: neither is NULL, so both are writable.

@@ -150,7 +150,7 @@ impl Queue {
             .store(Arc::as_ptr(host).cast_mut(), Ordering::Relaxed);
         *life.owner.lock() = Some(Arc::clone(host));
         life.users.store(1, Ordering::Release);
-        host.working.begin();
+        device.working.begin();
         queue.worker.begin();
         ticker::watch(queue);
         Ok(queue)
@@ -288,10 +288,13 @@ impl Queue {
 
     /// The same by a user, if others use it; the last one gives it up.
     pub(super) fn destroy_of(&'static self, user: usize) -> Result<(), Fault> {
+        // The owner keeps the device alive, whoever uses the queue afterwards.
         let owner = self.owner();
+        let device = self.life.device.load(Ordering::Relaxed);
         self.let_go(user)?;
-        if let Some(host) = owner {
-            host.queues.fetch_sub(1, Ordering::Relaxed);
+        if owner.is_some() {
+            // SAFETY: a device of the owner.
+            unsafe { &*device }.queues.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -301,9 +304,11 @@ impl Queue {
     pub(super) fn release(&'static self) {
         ticker::forget(self);
         let owner = self.life.owner.lock().take();
+        let device = self.life.device.load(Ordering::Relaxed);
         POOL.lock().push(self);
-        if let Some(host) = owner {
-            host.working.end();
+        if owner.is_some() {
+            // SAFETY: a device of the owner.
+            unsafe { &*device }.working.end();
         }
     }
 

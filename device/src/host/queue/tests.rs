@@ -13,8 +13,10 @@ use crate::{Code, NO_OUTCOME};
 /// A queue of a driver of its own, for a test that destroys it.
 fn queue() -> &'static Queue {
     let host = Arc::new(Host::open("devices=1,memory=64K").unwrap());
-    let queue = Queue::create(&host, &host.devices[0]).unwrap();
-    host.queues.fetch_add(1, Ordering::Relaxed);
+    host.open_device(0).unwrap();
+    let device = host.device(0).unwrap();
+    let queue = Queue::create(&host, device).unwrap();
+    device.queues.fetch_add(1, Ordering::Relaxed);
     queue
 }
 

@@ -55,8 +55,11 @@ impl Bench {
         Driver::open(&spec.parse().unwrap())
     }
 
+    /// Opens the driver, with its devices.
     pub(crate) fn open(&self) -> Driver {
-        self.try_open(None).unwrap()
+        let driver = self.try_open(None).unwrap();
+        (0..driver.device_count()).for_each(|device| driver.open_device(device).unwrap());
+        driver
     }
 
     fn text(&self, name: &str) -> Vec<String> {

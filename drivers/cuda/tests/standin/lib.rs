@@ -84,6 +84,8 @@ api! {
             10 => 32,
             13 => 1_000_000,
             16 => 4,
+            33 => device + 1,
+            34 | 50 => 0,
             36 => 1_000_000,
             37 => 256,
             // The second device is newer than the compiler.

@@ -164,6 +164,9 @@ class _Properties:
         self.multi_processor_count = max(1, found.compute_units)
         self.is_integrated = int(found.host_visible)
         self.is_multi_gpu_board = 0
+        for name in ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id"):
+            if (value := getattr(found, name)) is not None:
+                setattr(self, name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{device_type()} devices have no property {name}: a driver does not tell it")

@@ -19,6 +19,8 @@ tests! { "core.device":
     properties_stay: R8 R9;
     /// Properties make sense: a name, a power of two of at least 64 as alignment, memory, priorities.
     properties_make_sense: R14;
+    /// A place on the PCI bus and a node of memory are told with their flags alone, and make sense; so do kinds of memory.
+    places_make_sense: R57;
     /// Limits make sense: no allocation is larger than the memory, no group smaller than a sub-group.
     limits_make_sense: R7;
     /// More than the largest allocation is out of memory.
@@ -34,7 +36,7 @@ tests! { "core.device":
     /// A driver writes no further than a host that knows properties up to the flags.
     an_old_host_gets_the_flags: R1, run |c| truncated(c, offset_of!(sys::otr_device_properties, total_memory));
     /// A driver writes no further than a host that knows all but the last field.
-    an_old_host_gets_all_but_the_last: R1, run |c| truncated(c, offset_of!(sys::otr_device_properties, argument_block_bytes));
+    an_old_host_gets_all_but_the_last: R1, run |c| truncated(c, offset_of!(sys::otr_device_properties, memory_bytes));
     /// A larger struct of a newer host is filled in as far as the driver knows it.
     a_newer_host_gets_what_is_known: R1;
     /// `struct_size` and `next` stay the host's, and unknown extensions are skipped.
@@ -53,22 +55,25 @@ fn empty() -> sys::otr_device_properties {
 }
 
 /// All bytes of a struct without padding that matters.
-fn bytes(properties: &sys::otr_device_properties) -> Vec<u8> {
+pub(super) fn bytes(properties: &sys::otr_device_properties) -> Vec<u8> {
     let size = size_of_val(properties);
     // SAFETY: made from zeroed memory, of which each byte is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(properties).cast(), size) }.to_vec()
 }
 
 fn get(raw: &Raw, device: u32) -> Verdict<sys::otr_device_properties> {
+    properties(raw.api(), raw.handle(), device)
+}
+
+/// The properties of a device of any open driver.
+pub(super) fn properties(
+    api: &sys::otr_driver_api,
+    driver: *mut sys::otr_driver,
+    device: u32,
+) -> Verdict<sys::otr_device_properties> {
     let mut properties = empty();
-    let answer = call!(
-        raw.api(),
-        device_properties,
-        raw.handle(),
-        device,
-        &mut properties
-    );
-    raw.takes(answer, &format!("device_properties of device {device}"))?;
+    let answer = call!(api, device_properties, driver, device, &mut properties);
+    answers!(answer, Code::OK, "device_properties of device {device}");
     Ok(properties)
 }
 
@@ -135,11 +140,54 @@ fn properties_make_sense(context: &Context) -> Verdict {
             lowest >= highest,
             "a lower number is more urgent: lowest {lowest}, highest {highest}"
         );
-        let known = sys::OTR_DEVICE_HOST_VISIBLE | sys::OTR_DEVICE_CPU;
+        let known = sys::OTR_DEVICE_HOST_VISIBLE
+            | sys::OTR_DEVICE_CPU
+            | sys::OTR_DEVICE_PCI
+            | sys::OTR_DEVICE_NUMA;
         check!(
             properties.flags & !known == 0,
             "flags of device {device}: {:#x}",
             properties.flags
+        );
+    }
+    Ok(())
+}
+
+fn places_make_sense(context: &Context) -> Verdict {
+    let raw = Raw::open(context)?;
+    for device in 0..raw.driver().device_count() {
+        let one = get(&raw, device)?;
+        let place = [
+            one.pci_domain,
+            one.pci_bus,
+            one.pci_device,
+            one.pci_function,
+        ];
+        if one.flags & sys::OTR_DEVICE_PCI == 0 {
+            equal!(
+                place,
+                [0; 4],
+                "the place of device {device}, without OTR_DEVICE_PCI"
+            );
+        } else {
+            check!(
+                place[1] < 256 && place[2] < 32 && place[3] < 8,
+                "device {device} has a place as a bus has: {place:?}"
+            );
+        }
+        if one.flags & sys::OTR_DEVICE_NUMA == 0 {
+            equal!(
+                one.numa_node,
+                0,
+                "the node of device {device}, without OTR_DEVICE_NUMA"
+            );
+        }
+        equal!(one.reserved, 0, "`reserved` of device {device}");
+        check!(
+            [0, one.total_memory].contains(&one.memory_bytes[0]),
+            "the memory of kind 0 of device {device} is {} bytes of {}",
+            one.memory_bytes[0],
+            one.total_memory
         );
     }
     Ok(())

@@ -79,6 +79,10 @@ fn usable(raw: &Raw, driver: *mut sys::otr_driver) -> Verdict {
     )?;
     check!(count > 0, "it has a device");
     raw.takes(
+        call!(raw.api(), device_open, driver, 0, null()),
+        "device_open",
+    )?;
+    raw.takes(
         call!(raw.api(), queue_create, driver, 0, null(), &mut queue),
         "queue_create",
     )?;

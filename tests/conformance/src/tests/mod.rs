@@ -11,6 +11,7 @@ mod core_lifetimes;
 mod core_memory;
 mod core_misuse;
 mod core_open;
+mod core_opening;
 mod core_params;
 mod core_table;
 mod graph_launch;
@@ -44,6 +45,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     core_table::TESTS,
     core_open::TESTS,
     core_open::close::TESTS,
+    core_opening::TESTS,
     core_devices::TESTS,
     core_memory::TESTS,
     core_params::TESTS,

@@ -249,8 +249,20 @@ pub(super) struct Bare<'a> {
 }
 
 impl<'a> Bare<'a> {
+    /// With all of its devices open.
     #[track_caller]
     pub(super) fn open(context: &Context, raw: &'a Raw) -> Verdict<Self> {
+        let bare = Self::closed(context, raw)?;
+        for device in 0..raw.driver().device_count() {
+            let answer = call!(bare.api(), device_open, bare.handle, device, null());
+            raw.takes(answer, "device_open")?;
+        }
+        Ok(bare)
+    }
+
+    /// With all of its devices closed.
+    #[track_caller]
+    pub(super) fn closed(context: &Context, raw: &'a Raw) -> Verdict<Self> {
         let options = options(context)?;
         let mut handle = null_mut();
         let answer = call!(raw.api(), open, &open_params(options.as_ptr()), &mut handle);

@@ -998,13 +998,21 @@ pub struct otr_device_info_t {
     pub sub_group: u32,
     pub local_memory_bytes: u32,
     pub argument_block_bytes: u32,
+    pub numa_node: i32,
+    pub uuid: [u8; 16usize],
+    pub has_pci: u32,
+    pub pci_domain: u32,
+    pub pci_bus: u32,
+    pub pci_device: u32,
+    pub pci_function: u32,
     pub reserved: u32,
+    pub memory_bytes: [u64; 4usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of otr_device_info_t",
-    ][::core::mem::size_of::<otr_device_info_t>() - 376usize];
+    ][::core::mem::size_of::<otr_device_info_t>() - 448usize];
     [
         "Alignment of otr_device_info_t",
     ][::core::mem::align_of::<otr_device_info_t>() - 8usize];
@@ -1069,8 +1077,32 @@ const _: () = {
         "Offset of field: otr_device_info_t::argument_block_bytes",
     ][::core::mem::offset_of!(otr_device_info_t, argument_block_bytes) - 368usize];
     [
+        "Offset of field: otr_device_info_t::numa_node",
+    ][::core::mem::offset_of!(otr_device_info_t, numa_node) - 372usize];
+    [
+        "Offset of field: otr_device_info_t::uuid",
+    ][::core::mem::offset_of!(otr_device_info_t, uuid) - 376usize];
+    [
+        "Offset of field: otr_device_info_t::has_pci",
+    ][::core::mem::offset_of!(otr_device_info_t, has_pci) - 392usize];
+    [
+        "Offset of field: otr_device_info_t::pci_domain",
+    ][::core::mem::offset_of!(otr_device_info_t, pci_domain) - 396usize];
+    [
+        "Offset of field: otr_device_info_t::pci_bus",
+    ][::core::mem::offset_of!(otr_device_info_t, pci_bus) - 400usize];
+    [
+        "Offset of field: otr_device_info_t::pci_device",
+    ][::core::mem::offset_of!(otr_device_info_t, pci_device) - 404usize];
+    [
+        "Offset of field: otr_device_info_t::pci_function",
+    ][::core::mem::offset_of!(otr_device_info_t, pci_function) - 408usize];
+    [
         "Offset of field: otr_device_info_t::reserved",
-    ][::core::mem::offset_of!(otr_device_info_t, reserved) - 372usize];
+    ][::core::mem::offset_of!(otr_device_info_t, reserved) - 412usize];
+    [
+        "Offset of field: otr_device_info_t::memory_bytes",
+    ][::core::mem::offset_of!(otr_device_info_t, memory_bytes) - 416usize];
 };
 pub type otr_parallel_body_fn = ::core::option::Option<
     unsafe extern "C" fn(context: *mut ::core::ffi::c_void, begin: i64, end: i64),
