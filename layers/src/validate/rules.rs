@@ -553,14 +553,6 @@ impl Rules {
         Err(self.refuse(Code::INVALID_ARGUMENT, "R13", text))
     }
 
-    /// R7: parameters of a command that are NULL, with what the driver has answered.
-    fn null(&self, entry: &str, code: i32) -> i32 {
-        if code == Code::OK.0 {
-            self.driver("R7", format!("{entry} with NULL was not refused"));
-        }
-        code
-    }
-
     /// R25: a size of 0 succeeds.
     fn zero(&self, entry: &str, size: u64, code: i32) {
         if size == 0
@@ -635,35 +627,6 @@ unsafe fn operands(
     (what, ranges)
 }
 
-/// The ends of a copy: where each begins, and its bytes, with what lies between its rows.
-struct Ends {
-    dst: (u64, u64),
-    src: (u64, u64),
-    apart: bool,
-}
-
-impl Ends {
-    fn of(copy: &sys::otr_copy) -> Self {
-        let before = u64::from(copy.rows.max(1) - 1);
-        let size = |pitch: u64| match copy.size {
-            0 => 0,
-            size => before.saturating_mul(pitch).saturating_add(size),
-        };
-        Self {
-            dst: (copy.dst, size(copy.dst_pitch)),
-            src: (copy.src, size(copy.src_pitch)),
-            apart: copy.rows > 1,
-        }
-    }
-
-    /// Whether they are seen to overlap. Rows of both may lie between those of the other.
-    fn overlap(&self) -> bool {
-        let ((dst, to), (src, from)) = (self.dst, self.src);
-        let there = dst != 0 && src != 0 && to > 0;
-        there && !self.apart && dst.abs_diff(src) < to.min(from)
-    }
-}
-
 const PINNED: &str = "pinned memory";
 const IMPORTED: &str = "imported memory";
 
@@ -699,4 +662,5 @@ unsafe fn checked<T: Copy + PartialEq>(
     code
 }
 
+mod commands;
 mod entries;

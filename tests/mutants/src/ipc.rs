@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use crate::calls::change;
 use crate::mutant::{mutants, types::*};
 
-/// The size of what a mutant allocates in place of an import.
+/// The size of what a mutant allocates in place of an import that there is not.
 const STAND_IN: u64 = 64 << 10;
 
-/// Memory of the driver's own, as if it were imported.
+/// Memory of the driver's own, as if it were imported, of the size that the place says.
 ///
 /// # Safety
 /// The driver is open, and the place is writable.
@@ -26,10 +26,15 @@ unsafe fn stand_in(
     let mut address = 0;
     // SAFETY: this function's contract.
     unsafe {
-        let code = next.memory_alloc(driver, device, &params::memory(STAND_IN), &mut address);
+        let code = next.memory_alloc(
+            driver,
+            device,
+            &params::memory((*imported).size),
+            &mut address,
+        );
         if code == Code::OK.0 {
             known.lock().insert(address);
-            ((*imported).address, (*imported).size) = (address, STAND_IN);
+            (*imported).address = address;
         }
         code
     }
@@ -65,6 +70,7 @@ mutants! {
             if code != Code::NOT_FOUND.0 || imported.is_null() {
                 return code;
             }
+            (*imported).size = STAND_IN;
             stand_in(&self.state, next, driver, device, imported)
         }
         ipc_memory_close(self, next, driver, base) {
