@@ -542,6 +542,7 @@ static JOBS: &[Job] = &[
         "conf unified",
         "host?devices=2&memory=256M&face=unified&virtual_memory=on",
     ),
+    Job::new(Suite::Conformance, "conf frozen", Work::Frozen, 20),
     conformance(
         "conf discrete",
         "host?devices=2&memory=256M&face=discrete&virtual_memory=on",
@@ -552,7 +553,6 @@ static JOBS: &[Job] = &[
         "host?devices=2&memory=256M&face=discrete&graphs=native&operators=native&virtual_memory=off",
     )
     .only(Tier::InTurn),
-    Job::new(Suite::Conformance, "conf frozen", Work::Frozen, 20),
     conformance(
         "conf driver-c",
         "examples/driver-c?devices=2&memory=268435456",
@@ -737,8 +737,9 @@ mod tests {
         let mut seen = BTreeSet::new();
         for seed in 0..100 {
             let jobs = of_seed(seed);
-            assert_eq!((jobs.len(), jobs[0]), (2, "conf unified"));
-            seen.insert(jobs[1]);
+            assert_eq!((jobs.len(), jobs[0]), (3, "conf unified"));
+            assert_eq!(jobs[1], "conf frozen");
+            seen.insert(jobs[2]);
         }
         assert_eq!(seen.len(), 7, "{seen:?}");
         assert_eq!(of_seed(7), of_seed(7));
