@@ -9,7 +9,7 @@ use outrigger_graph::Stream;
 use outrigger_locks::{Mutex, Rank};
 
 use crate::current::chosen_stream;
-use crate::{Error, Result, runtime, stream};
+use crate::{Error, Result, stream};
 use outrigger_handles::{Kind, Ref, Table};
 
 static TABLE: Table<Generator> = Table::new(Kind::Generator);
@@ -25,6 +25,7 @@ type Kept<'a> = &'a dyn Fn() -> Option<Arc<dyn outrigger_graph::Generator>>;
 pub struct Generator {
     id: u64,
     device: u32,
+    is_default: bool,
     state: Mutex<(u64, u64)>, // seed, offset in 128-bit outputs
 }
 
@@ -85,12 +86,13 @@ impl Generator {
     /// generator; `None` if no stream captures.
     #[inline]
     fn in_capture<T>(&self, with: impl FnOnce(&Stream, Kept<'_>) -> Option<T>) -> Option<T> {
-        let device = runtime().ok()?.opened(self.device).ok()??;
-        if !device.captures().any() {
+        // Without one the device is not open, and nothing captures.
+        let standard = stream::default_stream(self.device)?;
+        if !standard.device().captures().any() {
             return None;
         }
         let chosen = chosen_stream(self.device).map(|id| stream::stream(id).ok());
-        let stream = chosen.unwrap_or_else(|| Some(device.default_stream().clone()))?;
+        let stream = chosen.unwrap_or_else(|| Some(standard.clone()))?;
         with(&stream, &|| {
             let kept = HeldGenerator(generator(self.id).ok()?);
             Some(Arc::new(kept))
@@ -124,14 +126,15 @@ impl outrigger_graph::Generator for HeldGenerator {
     }
 }
 
-/// Makes a generator for a device.
+/// Makes a generator for a device, which is its default one or not.
 ///
 /// # Errors
 /// `OUT_OF_HOST_MEMORY` if too many are alive.
-pub(crate) fn make(device: u32) -> Result<Ref<Generator>> {
+pub(crate) fn make(device: u32, is_default: bool) -> Result<Ref<Generator>> {
     Ok(TABLE.insert(|id| Generator {
         id,
         device,
+        is_default,
         state: Mutex::new(Rank::Generator, (DEFAULT_SEED, 0)),
     })?)
 }
@@ -150,8 +153,7 @@ pub fn generator(id: u64) -> Result<Ref<Generator>> {
 /// `INVALID_HANDLE` if the id is not of a live generator; `INVALID_ARGUMENT` for the default generator of a device,
 /// which the runtime owns.
 pub fn destroy_generator(id: u64) -> Result<()> {
-    let device = TABLE.get(id)?.device;
-    if runtime()?.found(device)?.default_generator().id == id {
+    if TABLE.get(id)?.is_default {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "the default generator of a device belongs to the runtime and is not destroyed",

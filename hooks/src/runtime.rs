@@ -26,7 +26,7 @@ use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, s
 /// A driver finds its devices when it is loaded, and a device is opened when it is first used.
 pub struct Runtime {
     found: [OnceLock<Found>; MAX_DEVICES],
-    /// Those that are open.
+    /// Devices that are open.
     devices: [OnceLock<&'static Device>; MAX_DEVICES],
     count: AtomicU32,
     config: Config,
@@ -53,12 +53,12 @@ impl Found {
         &self.driver
     }
 
-    /// Its number within its driver.
+    /// The device's number within its driver.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
-    /// What the driver says of it. Until it is open, its priorities may be 0.
+    /// The properties that the driver tells. Until the device is open, its priorities may be 0.
     ///
     /// # Errors
     /// None: the driver has the device.
@@ -267,7 +267,7 @@ impl Runtime {
             return Err(Error::new(Code::LOAD, text));
         };
         let name = driver.properties(ordinal)?.name;
-        let generator = generator::make(index)?;
+        let generator = generator::make(index, true)?;
         slot.get_or_init(|| Found {
             driver: driver.clone(),
             ordinal,
@@ -335,7 +335,7 @@ impl Runtime {
         Ok(self.devices[index as usize].get().copied())
     }
 
-    /// What is known of the device with this number, which is not opened for that.
+    /// The device with this number as its driver has found it, which is not opened for that.
     ///
     /// # Errors
     /// `INVALID_DEVICE`. If there is no device at all, the text has the reasons.
@@ -429,7 +429,7 @@ pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Ref<Graph>> {
 /// `INVALID_DEVICE`; `OUT_OF_HOST_MEMORY` if too many are alive.
 pub fn create_generator(device: u32) -> Result<Ref<Generator>> {
     runtime()?.found(device)?;
-    generator::make(device)
+    generator::make(device, false)
 }
 
 /// Makes a stream the current one of this thread on the stream's device.

@@ -65,6 +65,11 @@ impl Deref for Stream {
     }
 }
 
+/// The default stream of a device; `None` until the device is open.
+pub(crate) fn default_stream(device: u32) -> Option<&'static Ref<Stream>> {
+    OWNED[device as usize].default.get()
+}
+
 impl Device {
     /// Makes the default stream of a device that is being opened.
     pub(crate) fn begin_streams(&'static self, queue: Queue) -> Result<()> {

@@ -56,7 +56,7 @@ impl Allocations {
         self.live.read().len()
     }
 
-    /// How many allocations of a device are live.
+    /// The number of live allocations of a device.
     pub fn count_of(&self, device: u32) -> usize {
         let live = self.live.read();
         live.values().filter(|live| live.device == device).count()

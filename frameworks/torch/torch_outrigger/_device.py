@@ -292,7 +292,7 @@ class DeviceProperties:
     uuid: UUID | None
     """Identifies the device across processes; None if it has no such number."""
     pci_domain_id: int | None
-    """Where the device is plugged in, as CUDA names it; None if unknown."""
+    """The place where the device is plugged in, as CUDA names it; None if unknown."""
     pci_bus_id: int | None
     pci_device_id: int | None
     numa_node: int | None

@@ -66,7 +66,7 @@ mutants! {
         }
     }
 
-    /// How much memory a device has is not known until it is open.
+    /// The size of a device's memory is not known until it is open.
     memory_is_known_late [R57] (AtomicBool) {
         device_open(self, next, driver, device, params) {
             self.state.store(true, Ordering::Relaxed);
