@@ -86,8 +86,8 @@ fn a_recording_is_compared_and_shrunk() {
 
     let out = small.to_str().unwrap();
     let (_, text) = replay(&file, torn, &["--shrink", out]);
-    assert!(text.contains("calls became 3 in"), "{text}");
-    for entry in ["queue_create", "memory_alloc", "copy"] {
+    assert!(text.contains("calls became 4 in"), "{text}");
+    for entry in ["device_open", "queue_create", "memory_alloc", "copy"] {
         assert!(text.contains(entry), "{text}");
     }
     let (output, text) = replay(&small, torn, &["--against", "host"]);

@@ -194,6 +194,7 @@ fn handles_that_are_null_foreign_or_stale_are_refused() {
     // SAFETY: outputs live through the calls, and misused handles are what is tested: a table's own
     // promise is to look at no more than their first word.
     unsafe {
+        assert_eq!(api.device_open.unwrap()(handle, 0, null()), 0);
         assert_eq!(api.queue_create.unwrap()(handle, 0, null(), &mut queue), 0);
         assert_eq!(
             api.event_create.unwrap()(handle, 0, std::ptr::null(), &mut event),

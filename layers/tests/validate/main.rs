@@ -456,6 +456,9 @@ fn destroying_what_another_thread_uses_is_named_and_refused() {
     let (driver, findings) = validated(layered(host(), layer).unwrap());
     let (api, handle) = driver.raw();
     let (query, destroy) = (api.event_query.unwrap(), api.event_destroy.unwrap());
+    // SAFETY: the handle of the driver.
+    let opened = unsafe { api.device_open.unwrap()(handle, 0, std::ptr::null()) };
+    assert_eq!(opened, 0);
     let create = || {
         let mut event = std::ptr::null_mut();
         // SAFETY: the handle of the driver, and a place for the event.
