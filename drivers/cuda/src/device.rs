@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use outrigger_contract as c;
+use outrigger_driver_kit::Result;
 use outrigger_driver_kit::given::put_text;
-use outrigger_driver_kit::{Fault, Result};
 use parking_lot::{Condvar, Mutex};
 
 use crate::cuda::{self, Cuda, Status};
@@ -369,13 +369,4 @@ fn text(field: &[c_char]) -> String {
         .take_while(|&byte| byte != 0)
         .collect();
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// There is no device of that number.
-#[cold]
-pub(crate) fn no_device(index: u32, count: usize) -> Fault {
-    Fault::new(
-        c::OTR_ERR_INVALID_DEVICE,
-        format!("there is no device {index}: the driver has {count}, counted from 0"),
-    )
 }

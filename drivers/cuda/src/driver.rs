@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clock::{Clock, Events};
 use crate::cuda::{self, Cuda};
-use crate::device::{Device, PROPERTIES_START, no_device};
+use crate::device::{Device, PROPERTIES_START};
 use crate::library::Library;
 use crate::nvrtc::{self, Nvrtc};
 use crate::pinned::Pinned;
@@ -45,10 +45,7 @@ impl Open {
     pub(crate) fn device(&self, index: u32) -> Result<&Device> {
         let found = self.found(index)?;
         if !found.is_open() {
-            return Err(Fault::new(
-                c::OTR_ERR_INVALID_DEVICE,
-                format!("device {index} is not open: device_open comes first"),
-            ));
+            return Err(Fault::not_open(index));
         }
         Ok(found)
     }
@@ -56,7 +53,7 @@ impl Open {
     /// A device, open or not.
     pub(crate) fn found(&self, index: u32) -> Result<&Device> {
         let found = self.devices.get(index as usize);
-        found.ok_or_else(|| no_device(index, self.devices.len()))
+        found.ok_or_else(|| Fault::no_device(index, self.devices.len()))
     }
 
     /// The first device that is open, and its number, for what is of no device.

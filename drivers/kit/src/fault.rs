@@ -96,6 +96,24 @@ impl Fault {
         Self::new(c::OTR_ERR_INVALID_HANDLE, text)
     }
 
+    /// A device that the driver does not have (`OTR_ERR_INVALID_DEVICE`, R7).
+    #[cold]
+    pub fn no_device(index: u32, count: usize) -> Self {
+        Self::new(
+            c::OTR_ERR_INVALID_DEVICE,
+            format!("there is no device {index}: the driver has {count}, counted from 0"),
+        )
+    }
+
+    /// A device that is not open (`OTR_ERR_INVALID_DEVICE`, R57).
+    #[cold]
+    pub fn not_open(index: u32) -> Self {
+        Self::new(
+            c::OTR_ERR_INVALID_DEVICE,
+            format!("device {index} is not open: device_open comes first"),
+        )
+    }
+
     /// A feature that is absent (`OTR_ERR_UNSUPPORTED`).
     #[cold]
     pub fn unsupported(text: impl Into<String>) -> Self {

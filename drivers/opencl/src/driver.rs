@@ -33,25 +33,15 @@ impl Open {
     pub(crate) fn device(&self, index: u32) -> Result<&Device> {
         let found = self.found(index)?;
         if !found.is_open() {
-            return Err(Fault::new(
-                c::OTR_ERR_INVALID_DEVICE,
-                format!("device {index} is not open: device_open comes first"),
-            ));
+            return Err(Fault::not_open(index));
         }
         Ok(found)
     }
 
     /// A device, open or not.
     fn found(&self, index: u32) -> Result<&Device> {
-        self.devices.get(index as usize).ok_or_else(|| {
-            Fault::new(
-                c::OTR_ERR_INVALID_DEVICE,
-                format!(
-                    "there is no device {index}: the driver has {}, counted from 0",
-                    self.devices.len()
-                ),
-            )
-        })
+        let found = self.devices.get(index as usize);
+        found.ok_or_else(|| Fault::no_device(index, self.devices.len()))
     }
 
     fn new(options: &str) -> Result<Self> {
