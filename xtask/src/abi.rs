@@ -42,6 +42,18 @@ const HEAD: &str = "\
 # `cargo xtask abi`; written by `cargo xtask abi --accept`.
 ";
 
+/// Structs that say no size, since they are elements of arrays or members of other structs (R1). They never change.
+const FIXED: [&str; 8] = [
+    "otr_address_range_t",
+    "otr_argument_t",
+    "otr_class_stats_t",
+    "otr_scalar_t",
+    "otr_stat_t",
+    "otr_tensor_t",
+    "otr_transfer_t",
+    "otr_value_t",
+];
+
 /// Every fact of the interface by its name.
 type Facts = BTreeMap<String, String>;
 
@@ -51,6 +63,12 @@ type Facts = BTreeMap<String, String>;
 /// If a header cannot be read or does not compile.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let present = facts(workspace)?;
+    let lacking = unsized_structs(&present);
+    ensure!(
+        lacking.is_empty(),
+        "structs that do not begin with `struct_size` or with an `ext` cannot grow (R1): {}",
+        lacking.join(", ")
+    );
     let path = workspace.path(BASELINE);
     if options.accept {
         let mut text = HEAD.to_owned();
@@ -137,11 +155,25 @@ fn grows(name: &str, old: &str, new: &str, baseline: &Facts) -> bool {
         return false;
     };
     let sizes = (old.parse::<u64>(), new.parse::<u64>());
-    // A record of a chain has it in its head.
-    ["struct_size", "ext"]
-        .iter()
-        .any(|member| baseline.contains_key(&format!("member {owner}.{member}")))
-        && matches!(sizes, (Ok(old), Ok(new)) if new > old)
+    says_its_size(owner, baseline) && matches!(sizes, (Ok(old), Ok(new)) if new > old)
+}
+
+/// Whether a struct begins with its size. A record of a chain has it in its head.
+fn says_its_size(owner: &str, facts: &Facts) -> bool {
+    ["struct_size", "ext"].iter().any(|member| {
+        facts
+            .get(&format!("member {owner}.{member}"))
+            .is_some_and(|place| place.starts_with("at 0 "))
+    })
+}
+
+/// Structs that could never grow, though they are no elements of arrays.
+fn unsized_structs(facts: &Facts) -> Vec<&str> {
+    facts
+        .keys()
+        .filter_map(|name| name.strip_prefix("size "))
+        .filter(|owner| !says_its_size(owner, facts) && !FIXED.contains(owner))
+        .collect()
 }
 
 /// The facts of the contracts as they are.
@@ -299,5 +331,21 @@ mod tests {
             1
         );
         assert_eq!(problems(&[], Some("signature otr_f")), 1);
+    }
+
+    #[test]
+    fn a_struct_says_its_size_or_is_an_element() {
+        let facts = facts_of(&[
+            ("size otr_s_t", "24"),
+            ("member otr_s_t.struct_size", "at 0 of 8 bytes: x"),
+            ("size otr_record_t", "32"),
+            ("member otr_record_t.ext", "at 0 of 24 bytes: x"),
+            ("size otr_tensor_t", "32"),
+            ("size otr_new_t", "16"),
+            ("member otr_new_t.a", "at 0 of 8 bytes: x"),
+            ("size otr_late_t", "16"),
+            ("member otr_late_t.struct_size", "at 8 of 8 bytes: x"),
+        ]);
+        assert_eq!(unsized_structs(&facts), ["otr_late_t", "otr_new_t"]);
     }
 }
