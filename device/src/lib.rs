@@ -24,7 +24,6 @@
 //! # }
 //! ```
 
-mod chain;
 mod code;
 mod collectives;
 mod driver;
@@ -51,7 +50,6 @@ mod table;
 mod tail;
 mod virtual_memory;
 
-pub use chain::find_record;
 pub use code::Code;
 pub use collectives::{Collectives, Comm, CommParams, Elements, Reduction};
 pub use driver::{Driver, Peer, Pinned};

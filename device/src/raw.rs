@@ -232,7 +232,7 @@ mod tests {
 
     use super::RawDriver;
     use crate::table::Table;
-    use crate::{find_record, host, sys};
+    use crate::{host, sys};
 
     /// A listener that counts warnings.
     struct Warnings(Arc<AtomicU32>);
@@ -259,7 +259,8 @@ mod tests {
         tracing::subscriber::with_default(Warnings(Arc::clone(&count)), || {
             // SAFETY: the host driver has this table, which lives as long as the process.
             let mut native: sys::otr_native_queue_api = unsafe {
-                let record = find_record(host::api("").next, sys::OTR_EXT_NATIVE_QUEUE).unwrap();
+                let record =
+                    sys::find_record(host::api("").next, sys::OTR_EXT_NATIVE_QUEUE).unwrap();
                 record.unwrap().cast().read()
             };
             native.major += 1;

@@ -5,7 +5,6 @@
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, offset_of};
 
-use crate::chain::find_record;
 use crate::{Code, Error, Result, sys};
 
 /// A driver's table, copied: what lies behind a smaller `struct_size` is NULL in the copy.
@@ -364,7 +363,7 @@ unsafe fn chained<T: Chained>(
     check: impl FnOnce(&T, usize) -> Result<()>,
 ) -> Result<Option<T>> {
     // SAFETY: this function's contract.
-    let Some(record) = unsafe { find_record(api.next, T::TYPE) }.map_err(refuse)? else {
+    let Some(record) = unsafe { sys::find_record(api.next, T::TYPE) }.map_err(refuse)? else {
         return Ok(None);
     };
     // SAFETY: aligned as every record is, and as large as it says.
@@ -562,7 +561,7 @@ mod tests {
     fn chained<T: super::Chained>() -> T {
         // SAFETY: the host driver has both tables, which live as long as the process.
         unsafe {
-            let record = crate::find_record(host::api("").next, T::TYPE).unwrap();
+            let record = sys::find_record(host::api("").next, T::TYPE).unwrap();
             record.unwrap().cast::<T>().read()
         }
     }

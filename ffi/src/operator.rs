@@ -4,7 +4,8 @@ use std::ffi::c_char;
 
 use arrayvec::ArrayVec;
 use outrigger_device::sys::{
-    OTR_EXT_OPERATOR_ARGS, otr_operator_args_t, otr_operator_call_t, otr_scalar_t, otr_tensor_t,
+    OTR_EXT_OPERATOR_ARGS, find_record, otr_operator_args_t, otr_operator_call_t, otr_scalar_t,
+    otr_tensor_t,
 };
 use outrigger_hooks as hooks;
 use outrigger_hooks::ops::{Call, DType, OperatorId, Scalar, Tensor, Value, parallel};
@@ -43,25 +44,30 @@ fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
 
 /// The arguments in the extension chain of a call.
 fn arguments<'a>(call: &'a otr_operator_call_t) -> Result<&'a [Value<'a>]> {
-    let mut next = call.next;
-    while !next.is_null() {
-        let record = sized(next, "call->next")?;
-        if record.type_ != OTR_EXT_OPERATOR_ARGS {
-            next = record.next;
-            continue;
-        }
-        let args = sized(next.cast::<otr_operator_args_t>(), "args")?;
-        unused(std::ptr::null(), args.reserved, "args")?;
-        let values = slice(args.values, args.count as usize, "args->values")?;
-        // SAFETY: H6: lists and strings are as long as their counts say, during the call.
-        return unsafe { Value::of_raw(values, call) }.map_err(|(at, why)| {
-            Error::new(
-                Code::INVALID_ARGUMENT,
-                format!("argument {at} is wrong: {why}"),
-            )
-        });
-    }
-    Ok(&[])
+    // SAFETY: H6, H9: NULL, or records that are as large as they say, during the call.
+    let found = unsafe { find_record(call.next, OTR_EXT_OPERATOR_ARGS) };
+    let found = found.map_err(|why| {
+        Error::new(
+            Code::INVALID_ARGUMENT,
+            format!("call->next cannot be read: {why}"),
+        )
+    })?;
+    let Some(record) = found else {
+        return Ok(&[]);
+    };
+    let args = sized(
+        record.cast::<otr_operator_args_t>().as_ptr().cast_const(),
+        "args",
+    )?;
+    unused(std::ptr::null(), args.reserved, "args")?;
+    let values = slice(args.values, args.count as usize, "args->values")?;
+    // SAFETY: H6: lists and strings are as long as their counts say, during the call.
+    unsafe { Value::of_raw(values, call) }.map_err(|(at, why)| {
+        Error::new(
+            Code::INVALID_ARGUMENT,
+            format!("argument {at} is wrong: {why}"),
+        )
+    })
 }
 
 /// A number in the form of the header.

@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outrigger_device::{Code, CopyKind, Driver, NO_OUTCOME, RawDriver, find_record, sys};
+use outrigger_device::{Code, CopyKind, Driver, NO_OUTCOME, RawDriver, sys};
 use outrigger_layers::{Layer, Next, fail, layered};
 
 fn host(options: &str) -> Driver {
@@ -256,7 +256,7 @@ fn chained_tables_are_wrapped_and_unknown_records_left_out() {
     let (table, _) = driver.raw();
     let record = |type_| {
         // SAFETY: the table of a layer, whose chain is whole.
-        unsafe { find_record(table.next, type_) }.unwrap()
+        unsafe { sys::find_record(table.next, type_) }.unwrap()
     };
     assert_eq!(record(unknown.type_), None);
     assert!(

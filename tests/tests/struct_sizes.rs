@@ -210,9 +210,17 @@ fn no_byte_behind_a_record_of_a_chain_is_touched() {
     };
     for size in [0, 8] {
         let record = edge.put(8, size).cast::<otr_ext_t>();
-        let said = ["call->next->struct_size", &size.to_string()];
+        let said = ["call->next", &format!("{size} bytes")];
         fails(called_with(record), Code::INVALID_ARGUMENT, &said);
     }
+    let ring = edge.put(head, head).cast::<otr_ext_t>();
+    unsafe { (*ring).type_ = 0x8000_0001 };
+    unsafe { (*ring).next = ring };
+    fails(
+        called_with(ring),
+        Code::INVALID_ARGUMENT,
+        &["call->next", "1000 records"],
+    );
     for type_ in [OTR_EXT_OPERATOR_ARGS, 0x8000_0001] {
         for size in (head..=size_of::<otr_operator_args_t>()).step_by(8) {
             let record = edge.put(size, size).cast::<otr_ext_t>();

@@ -229,22 +229,6 @@ pub unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str
         .map_err(|_| Fault::argument(format!("{what} is not UTF-8")))
 }
 
-/// The record of a type in a chain, if there is one. Records of other types are skipped (R3).
-///
-/// # Safety
-/// `first` is NULL or the first record of a chain that lives for `'a`.
-pub unsafe fn find<'a>(first: *const c::otr_ext, type_: u32) -> Option<&'a c::otr_ext> {
-    let mut at = first;
-    // SAFETY: this function's contract: each record is NULL or lives.
-    while let Some(record) = unsafe { at.as_ref() } {
-        if record.type_ == type_ {
-            return Some(record);
-        }
-        at = record.next;
-    }
-    None
-}
-
 /// Copies a text into a zeroed field, cut in front of a character so that a NUL remains.
 pub fn put_text(field: &mut [c_char], text: &str) {
     let mut end = text.len().min(field.len().saturating_sub(1));
@@ -261,7 +245,7 @@ mod tests {
     use std::ffi::c_char;
     use std::mem::offset_of;
 
-    use super::{Out, event_flags, find, memory, put_text, text, write_struct};
+    use super::{Out, event_flags, memory, put_text, text, write_struct};
     use outrigger_contract as c;
 
     #[test]
@@ -361,27 +345,6 @@ mod tests {
         assert_eq!(other(|p| p.alignment = 512), c::OTR_ERR_UNSUPPORTED);
         assert_eq!(other(|p| p.kind = 1), c::OTR_ERR_UNSUPPORTED);
         assert_eq!(other(|p| p.flags = 2), c::OTR_ERR_INVALID_ARGUMENT);
-    }
-
-    #[test]
-    fn a_chain_is_walked() {
-        let last = c::otr_ext {
-            struct_size: size_of::<c::otr_ext>(),
-            type_: 8,
-            reserved: 5,
-            next: std::ptr::null(),
-        };
-        let first = c::otr_ext {
-            type_: 7,
-            next: &last,
-            ..last
-        };
-        // SAFETY: both records live, and NULL is an empty chain.
-        unsafe {
-            assert_eq!(find(&first, 8).unwrap().reserved, 5);
-            assert!(find(&first, 9).is_none());
-            assert!(find(std::ptr::null(), 8).is_none());
-        }
     }
 
     #[test]

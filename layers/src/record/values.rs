@@ -562,24 +562,21 @@ impl Argument for *const sys::otr_operator_call {
     }
 }
 
-/// The arguments in the extension chain of a call.
+/// The arguments in the extension chain of a call; none of a chain that cannot be read, which is for the driver to say.
 ///
 /// # Safety
 /// NULL, or a chain whose records are as large as they say, with lists as long as they say.
-unsafe fn arguments(mut next: *const sys::otr_ext) -> Vec<Value> {
-    // SAFETY: NULL or a record of the chain.
-    while let Some(record) = unsafe { next.as_ref() } {
-        if record.type_ == sys::OTR_EXT_OPERATOR_ARGS {
-            // SAFETY: a record of this type is of this struct, with as many values as are counted.
-            let values = unsafe {
-                let args = &*next.cast::<sys::otr_operator_args>();
-                slice(args.values, args.count)
-            };
-            return values.iter().map(argument).collect();
-        }
-        next = record.next;
-    }
-    Vec::new()
+unsafe fn arguments(first: *const sys::otr_ext) -> Vec<Value> {
+    // SAFETY: this function's contract.
+    let Ok(Some(record)) = (unsafe { sys::find_record(first, sys::OTR_EXT_OPERATOR_ARGS) }) else {
+        return Vec::new();
+    };
+    // SAFETY: a record of this type is of this struct, with as many values as are counted.
+    let values = unsafe {
+        let args = record.cast::<sys::otr_operator_args>().as_ref();
+        slice(args.values, args.count)
+    };
+    values.iter().map(argument).collect()
 }
 
 fn argument(value: &sys::otr_value) -> Value {

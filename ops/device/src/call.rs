@@ -116,24 +116,23 @@ pub(crate) unsafe fn read<R>(
 
 /// The arguments of an operator that has a schema, from the call's chain of extensions.
 fn arguments(call: &sys::otr_operator_call) -> Result<&[Value<'_>]> {
-    let mut next = call.next;
     // SAFETY: R3: NULL, or a record with its size and the next one.
-    while let Some(record) = unsafe { next.as_ref() } {
-        if record.type_ == sys::OTR_EXT_OPERATOR_ARGS {
-            if record.struct_size < size_of::<sys::otr_operator_args>() {
-                return invalid("the record of arguments is cut off");
-            }
-            // SAFETY: R3: a record of this type and of at least this size.
-            let args = unsafe { &*next.cast::<sys::otr_operator_args>() };
-            // SAFETY: the list is NULL or has as many values as counted.
-            let values = unsafe { list(args.values, args.count, "arguments")? };
-            // SAFETY: R10: lists and strings of the call are valid during it.
-            let values = unsafe { Value::of_raw(values, call) };
-            return values.or_else(|(at, why)| invalid(format!("argument {at}: {why}")));
-        }
-        next = record.next;
+    let record = match unsafe { sys::find_record(call.next, sys::OTR_EXT_OPERATOR_ARGS) } {
+        Ok(Some(record)) => record,
+        Ok(None) => return Ok(&[]),
+        Err(why) => return invalid(format!("the call cannot be read: {why}")),
+    };
+    // SAFETY: a live record.
+    if unsafe { record.as_ref() }.struct_size < size_of::<sys::otr_operator_args>() {
+        return invalid("the record of arguments is cut off");
     }
-    Ok(&[])
+    // SAFETY: R3: a record of this type and of at least this size.
+    let args = unsafe { record.cast::<sys::otr_operator_args>().as_ref() };
+    // SAFETY: the list is NULL or has as many values as counted.
+    let values = unsafe { list(args.values, args.count, "arguments")? };
+    // SAFETY: R10: lists and strings of the call are valid during it.
+    let values = unsafe { Value::of_raw(values, call) };
+    values.or_else(|(at, why)| invalid(format!("argument {at}: {why}")))
 }
 
 /// # Safety

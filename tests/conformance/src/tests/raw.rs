@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{null, null_mut};
 
-use outrigger_device::{Code, Driver, NO_OUTCOME, find_record, sys};
+use outrigger_device::{Code, Driver, NO_OUTCOME, sys};
 
 use crate::verdict::{answers, check};
 use crate::{Context, Failure, Verdict};
@@ -55,7 +55,7 @@ impl Raw {
     /// The table of a type in the driver's chain, as the struct that the type stands for.
     fn chained<T>(&self, type_: u32) -> Option<&T> {
         // SAFETY: the loader has walked the same chain, and found the table whole where the driver declares it.
-        let record = unsafe { find_record(self.api().next, type_) };
+        let record = unsafe { sys::find_record(self.api().next, type_) };
         // SAFETY: as above; it lives as long as the driver is loaded.
         record.ok()?.map(|record| unsafe { record.cast().as_ref() })
     }

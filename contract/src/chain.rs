@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
-use crate::sys;
+use crate as sys;
 
 /// More records than any chain has: one that is longer leads back into itself.
 const TOO_MANY: usize = 1000;
@@ -57,7 +57,7 @@ mod tests {
     use std::ptr::{null, without_provenance};
 
     use super::find_record;
-    use crate::sys;
+    use crate as sys;
 
     fn record(type_: u32, next: *const sys::otr_ext) -> sys::otr_ext {
         sys::otr_ext {
