@@ -97,7 +97,7 @@ impl Counts {
                 self.failed += 1;
                 let name = |part: Option<&str>| part.unwrap_or_default().to_owned();
                 let of = name(case.classname.as_deref());
-                let message = name(message.as_deref());
+                let message = message.as_deref().map_or("", telling);
                 self.failures
                     .push(format!("{of}::{}: {message}", case.name.as_str()));
             }
@@ -114,6 +114,23 @@ impl Counts {
     fn skip(&mut self, reason: &str) {
         *self.skipped.entry(reason.trim().to_owned()).or_default() += 1;
     }
+}
+
+/// A message, from its first line on that tells something: of a traceback in Python that is the error at its end. Of
+/// several the last one is the cause of the failure.
+fn telling(message: &str) -> &str {
+    const TRACEBACK: &str = "Traceback (most recent call last):";
+    let first = message.lines().next().unwrap_or_default();
+    if !first.ends_with(TRACEBACK) {
+        return message;
+    }
+    let last = message.rfind(TRACEBACK).unwrap_or_default();
+    let behind = message[last..].split_inclusive('\n').skip(1);
+    let error = behind
+        .skip_while(|line| line.starts_with(' '))
+        .map(str::trim_end)
+        .find(|line| !line.is_empty());
+    error.unwrap_or(message)
 }
 
 /// The reason that a test in Rust printed: libtest knows no test that skips itself.
@@ -177,6 +194,17 @@ test b ... ok</system-out></testcase>
         let expected = [("fails as expected: no > here", 1), ("tests \"x\" & y", 2)];
         assert_eq!(skips(&counts), expected);
         Ok(())
+    }
+
+    #[test]
+    fn of_a_traceback_the_error_is_told() {
+        let traced = "AssertionError: Traceback (most recent call last):\n  File \"<string>\", line 9, in <module>\n\nThe above ...\n\n\
+                      Traceback (most recent call last):\n  File \"x.py\", line 2\n    f(x)\nRuntimeWarning: is left out\nassert 1 == 0";
+        assert_eq!(telling(traced), "RuntimeWarning: is left out");
+        let cut = "Traceback (most recent call last):\n  File";
+        for message in ["assert 1 == 0\nTraceback (most recent call last):", cut, ""] {
+            assert_eq!(telling(message), message);
+        }
     }
 
     #[test]
