@@ -1,5 +1,5 @@
-//! What a device of the driver is: its properties, which OpenCL tells without a context, and the context and the clock
-//! of a device that is open.
+//! A device of the driver: its properties, which OpenCL tells without a context, and the context and the clock of a
+//! device that is open.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::cl::{self, Cl};
 use crate::platform::{Candidate, ask, ask_text, platform_text};
 
-/// What every allocation is aligned to: the largest type of OpenCL C, sixteen numbers of 8 bytes.
+/// The number that every allocation is aligned to: the largest type of OpenCL C, sixteen numbers of 8 bytes.
 pub(crate) const ALIGNMENT: u32 = 128;
 
 /// Extensions that opencl-sys has behind features, or not at all.
@@ -46,7 +46,7 @@ struct Platform {
     cl: &'static Cl,
     id: cl::cl_platform_id,
     devices: Vec<cl::cl_device_id>,
-    /// Locked while it is made.
+    /// The lock is held while the context is made.
     context: Mutex<Option<Arc<Context>>>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Device {
     /// The largest group of any kernel.
     pub(crate) largest_group: usize,
     pub(crate) largest_block: [usize; 3],
-    /// Of the device and its runtime: code that it compiled is for these alone.
+    /// The name of the device and its runtime: code that it compiled is for these alone.
     pub(crate) version: String,
     properties: c::otr_device_properties,
 }
@@ -115,7 +115,7 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// What a device has from its first opening on.
+/// The state that a device has from its first opening on.
 struct Opened {
     context: Arc<Context>,
     clock: Clock,
@@ -272,7 +272,7 @@ impl Device {
         &self.opened().context
     }
 
-    /// What time it is on a device that is open.
+    /// The time of a device that is open.
     pub(crate) fn now(&self) -> Result<u64> {
         self.opened().clock.now(self.platform.cl, self.id)
     }
@@ -286,7 +286,7 @@ impl Device {
     }
 }
 
-/// Where what a driver writes of the properties begins.
+/// The offset of the first property that a driver writes.
 pub(crate) const PROPERTIES_START: usize = offset_of!(c::otr_device_properties, name);
 
 fn saturated(number: usize) -> u32 {

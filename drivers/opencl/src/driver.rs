@@ -15,7 +15,7 @@ use crate::exit;
 use crate::pinned::Pinned;
 use crate::platform::{self, Choice};
 
-/// What one `open` gave. Queues keep it alive until their work has finished.
+/// An open driver. Queues keep it alive until their work has finished.
 pub(crate) struct Open {
     pub(crate) cl: &'static Cl,
     pub(crate) devices: Box<[Device]>,
@@ -49,7 +49,7 @@ impl Open {
         Self::over(cl::load()?, &choice)
     }
 
-    /// The same over some OpenCL.
+    /// Opens the driver over some OpenCL, with the devices that were chosen.
     pub(crate) fn over(cl: &'static Cl, choice: &Choice) -> Result<Self> {
         let candidates = platform::find(cl, choice)?;
         let devices = device::found(cl, &candidates);
@@ -66,7 +66,7 @@ impl Open {
         })
     }
 
-    /// What stands in the way of closing.
+    /// The objects that stand in the way of closing, in words.
     fn in_use(&self) -> Option<String> {
         let counts = [
             (self.queues.load(Ordering::Relaxed), "queues"),

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use outrigger_driver_kit::{Result, guard};
 use parking_lot::Mutex;
 
-/// What may work when the process ends.
+/// A queue that may still work when the process ends.
 pub(crate) trait Unfinished: Send + Sync {
-    /// Waits for what the hardware was given.
+    /// Waits for the work that the hardware was given.
     fn wait_until(&self, deadline: Instant) -> Result;
 }
 
-/// A process does not wait for longer. Work that takes this long may never end.
+/// The longest time that the end of a process waits. Work that takes this long may never end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The queues of all open drivers, those included that were destroyed and still work.

@@ -37,7 +37,7 @@ impl Drop for Program {
 #[derive(Clone, Copy, Default)]
 struct Parameter {
     kind: Option<u32>,
-    /// Of a value.
+    /// The size of a value.
     size: Option<u32>,
 }
 
@@ -291,7 +291,7 @@ impl Kernel {
         )
     }
 
-    /// What OpenCL would say of a group when it is enqueued, for a launch that waits.
+    /// The answer that OpenCL would give to a group when it is enqueued, for a launch that waits.
     pub(crate) fn check_group(&self, shape: &Shape) -> Result {
         let items = shape.local.iter().product::<usize>();
         let fits = |(size, most): (&usize, &usize)| size <= most;
@@ -309,7 +309,7 @@ impl Kernel {
 }
 
 impl Parameter {
-    /// What an address space and the name of a type say.
+    /// The parameter, by its address space and the name of its type.
     fn of(space: Option<u32>, type_: &str) -> Self {
         match space {
             Some(cl::CL_KERNEL_ARG_ADDRESS_GLOBAL | cl::CL_KERNEL_ARG_ADDRESS_CONSTANT) => Self {
@@ -391,7 +391,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Puts it into the hardware queue.
+    /// Puts the launch into the hardware queue.
     pub(crate) fn issue(
         &self,
         queue: cl::cl_command_queue,
@@ -452,7 +452,7 @@ mod tests {
     fn kernel_objects_that_came_back_are_used_again() {
         let Some(open) = opened("") else { return };
         let kernel = nothing(&open);
-        // More than there are places.
+        // Takes more kernel objects than there are places.
         let objects = || -> HashSet<_> {
             let taken: Vec<_> = (0..12).map(|_| kernel.take().unwrap()).collect();
             let objects = taken.iter().copied().collect();

@@ -89,7 +89,7 @@ pub(crate) unsafe fn launch(
         },
         |_| {
             kernel.check_group(&shape)?;
-            // What OpenCL refuses, it refuses now and not later.
+            // OpenCL's refusal of an argument is reported now and not later.
             kernel.with_arguments(block, parts, |_| Ok(()))?;
             Ok(Command::Launch(Box::new(Launch {
                 kernel: Arc::clone(kernel),

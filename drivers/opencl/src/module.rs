@@ -16,7 +16,7 @@ use crate::driver::{Open, get as get_driver};
 use crate::kernel::{Kernel, Program};
 use crate::launch::KernelHandle;
 
-/// What kernels need to know of their parameters, which the compiler keeps only if it is asked to.
+/// The option with which the compiler keeps what kernels need to know of their parameters.
 const KEEP_PARAMETERS: &str = "-cl-kernel-arg-info";
 
 /// The handle of a module.
@@ -24,9 +24,9 @@ pub(crate) struct Module {
     open: Arc<Open>,
     device: u32,
     program: Arc<Program>,
-    /// What its kernels are called.
+    /// The names of the kernels.
     names: Vec<String>,
-    /// Those that the host has asked for, with their handles, which live as long as the module.
+    /// The kernels that the host has asked for, with their handles, which live as long as the module.
     kernels: Mutex<Vec<(usize, Given)>>,
 }
 
@@ -289,7 +289,7 @@ pub(crate) unsafe fn binary(
     Ok(())
 }
 
-/// What OpenCL compiled for a device.
+/// The code that OpenCL compiled for a device.
 fn compiled(program: &Program, device: &Device) -> Result<Vec<u8>> {
     let ask = |what| {
         // SAFETY: a live program; the sizes are those of the buffers.
@@ -339,7 +339,7 @@ fn hash(parts: [&[u8]; 2]) -> u64 {
     })
 }
 
-/// For whom a compiled form is good: this version of the driver, the device and its runtime.
+/// The hash of all for which a compiled form is good: this version of the driver, the device and its runtime.
 fn key(device: &Device) -> u64 {
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     hash([version, device.version.as_bytes()])

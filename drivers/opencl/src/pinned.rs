@@ -1,4 +1,4 @@
-//! Host memory that devices reach fast: where it comes from, and what was given out. It knows no handles.
+//! Host memory that devices reach fast: where it comes from, and what was given out. Handles are not known here.
 
 use std::alloc::Layout;
 use std::collections::HashMap;
@@ -25,11 +25,11 @@ enum Kind {
 // SAFETY: OpenCL's buffers may be used by any thread.
 unsafe impl Send for Kind {}
 
-/// What pinned memory is aligned to: a page.
+/// The alignment of pinned memory: a page.
 const PAGE: usize = 4096;
 
 impl Pinned {
-    /// How many are live.
+    /// The number of live allocations.
     pub(crate) fn count(&self) -> usize {
         self.0.lock().len()
     }

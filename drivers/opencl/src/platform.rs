@@ -17,7 +17,7 @@ const KNOWN: [(&str, &str); 3] = [
     ("host_visible", "0|1"),
 ];
 
-/// What the options ask for.
+/// The platform and the devices that the options ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
     platform: Option<Platform>,
@@ -35,7 +35,7 @@ enum Platform {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Pick {
-    /// Of the devices of the chosen platforms.
+    /// A number among the devices of the chosen platforms.
     Index(usize),
     Type(cl::cl_device_type),
 }
@@ -72,9 +72,9 @@ pub(crate) struct Candidate {
     pub(crate) platform: cl::cl_platform_id,
     pub(crate) device: cl::cl_device_id,
     pub(crate) kind: cl::cl_device_type,
-    /// The host reaches its memory.
+    /// Whether the host reaches the memory of the device.
     pub(crate) visible: bool,
-    /// Bytes in all, and of one allocation.
+    /// The bytes of memory in all, and of one allocation.
     pub(crate) memory: u64,
     pub(crate) largest: u64,
 }

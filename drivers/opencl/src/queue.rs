@@ -93,7 +93,7 @@ unsafe impl Send for Marker {}
 // SAFETY: as above.
 unsafe impl Sync for Marker {}
 
-/// What OpenCL says of a queue.
+/// A number that OpenCL tells of a queue.
 fn number_of<T: Default>(cl: &Cl, raw: cl::cl_command_queue, what: cl::cl_uint) -> Option<T> {
     // SAFETY: R56: a live queue; the size is that of the place.
     cl::number(|size, to| unsafe {
@@ -190,7 +190,7 @@ impl kit::Lane for Lane {
     }
 
     fn join(&self, marker: &Marker) -> Result<bool> {
-        // Where the failure is known, who waits for the marker is told of it.
+        // A known failure needs no join: all who wait for the marker are told of it.
         if marker.context != self.device().context().raw || marker.place.failure().is_some() {
             return Ok(false);
         }
@@ -216,7 +216,7 @@ impl kit::Lane for Lane {
         // SAFETY: a live queue.
         let finished = cl::check(unsafe { (self.open.cl.clFinish)(self.raw()) }, "clFinish");
         let finished = finished.or_else(|refusal| {
-            // It does not say whether work has failed or the wait was refused. A marker does.
+            // The call does not say whether work has failed or the wait was refused. A marker does.
             let marker = kit::Lane::mark(self, false).map_err(|_| refusal)?;
             kit::Marker::wait(&marker)
         });
@@ -237,7 +237,7 @@ impl Lane {
         &self.open.devices[self.device as usize]
     }
 
-    /// How its commands ended.
+    /// The commands whose end has not been seen, and how those before them ended.
     #[inline]
     pub(crate) fn unseen(&self) -> &Unseen {
         &self.unseen
@@ -330,7 +330,8 @@ impl Lane {
         let event = mark(cl, self.plain)?;
         kit::Lane::flush(self)?;
         let timing = Timing(create_queue(cl, device.id, device.context(), true)?);
-        // What comes next is behind all that went before. It takes the place last, so that nothing comes otherwise.
+        // Later commands come behind all that went before. The new queue takes the place last, so that none comes
+        // otherwise.
         let barrier = cl.clEnqueueBarrierWithWaitList;
         // SAFETY: a live queue, and one live event of its context.
         let status = unsafe { barrier(timing.0, 1, &event.raw, std::ptr::null_mut()) };

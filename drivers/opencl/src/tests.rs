@@ -1,4 +1,4 @@
-//! Through the table as the host sees it: what `open` refuses, which the conformance suite cannot ask for.
+//! Tests through the table as the host sees it: what `open` refuses, which the conformance suite cannot ask for.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null_mut;
@@ -219,7 +219,7 @@ fn a_fill_of_which_opencl_refuses_a_part_has_failed() {
 static LATE: OnceLock<(Fills, Launches, Infos)> = OnceLock::new();
 static TAKES_LATE: AtomicU32 = AtomicU32::new(u32::MAX);
 static LAUNCH_IS_LATE: AtomicBool = AtomicBool::new(false);
-/// Commands have not ended.
+/// Whether commands are said not to have ended.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 /// The events of commands that have failed.
 static FAILED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
@@ -358,7 +358,7 @@ fn a_command_that_fails_when_it_runs_is_reported() {
         let synchronize = |queue| waited(queue).code;
         let query = |event| told(|outcome| table.event_query.unwrap()(event, outcome)).code;
         let record = |event, queue| ok(table.event_record.unwrap()(event, queue));
-        // By a wait. Events keep what they were behind.
+        // The failure is told by a wait. Events keep what they were behind.
         fill();
         record(before, queue);
         TAKES_LATE.store(1, Ordering::SeqCst);
@@ -382,7 +382,7 @@ fn a_command_that_fails_when_it_runs_is_reported() {
             assert_eq!(query(later), c::OTR_OK);
             fill();
         }
-        // Who has waited for the event fails, and who waits when the failure is known.
+        // A thread that has waited for the event fails, and so does one that waits when the failure is known.
         let failed = awaited(elsewhere);
         let (label, number, message) = place(&failed);
         assert_eq!((failed.code, label.as_str(), number), (FAILS, "", 3));
@@ -404,7 +404,7 @@ fn a_command_that_fails_when_it_runs_is_reported() {
             assert_eq!(synchronize(queue), c::OTR_OK);
             assert_eq!(found, b'x', "what came behind is not executed");
         }
-        // By a query, which clears nothing.
+        // The failure is told by a query, which clears nothing.
         TAKES_LATE.store(0, Ordering::SeqCst);
         fill();
         let answer = || loop {
@@ -415,7 +415,7 @@ fn a_command_that_fails_when_it_runs_is_reported() {
         };
         assert_eq!((answer(), answer()), (FAILS, FAILS));
         assert_eq!((synchronize(queue), answer()), (FAILS, c::OTR_OK));
-        // A host call behind it is told, and what fails behind more commands than are kept is known.
+        // A host call behind the failure is told of it, also with more commands between the two than are kept.
         TAKES_LATE.store(0, Ordering::SeqCst);
         (0..1000).for_each(|_| fill());
         let upstream = AtomicI32::new(0);
@@ -464,7 +464,7 @@ fn a_command_that_fails_when_it_runs_is_reported() {
     }
 }
 
-/// Notes what it is told of the work before it.
+/// Notes the outcome that a host call is told of the work before it.
 unsafe extern "C" fn note(place: *mut c_void, upstream: i32) -> i32 {
     // SAFETY: the test gives a number that outlives the queue.
     unsafe { &*place.cast::<AtomicI32>() }.store(upstream, Ordering::SeqCst);

@@ -32,7 +32,7 @@ impl Drop for Event {
 }
 
 impl Event {
-    /// The status of its command, which is negative if that has failed; `None` if OpenCL does not say.
+    /// The status of the command, which is negative if that has failed; `None` if OpenCL does not say.
     pub(crate) fn status(&self) -> Option<cl::cl_int> {
         // SAFETY: a live event; the size is that of the place.
         cl::number(|size, to| unsafe {
@@ -50,9 +50,9 @@ pub(crate) struct Unseen {
 
 #[derive(Default)]
 struct State {
-    /// In the order of the queue.
+    /// The commands in the order of the queue.
     commands: VecDeque<Command>,
-    /// So many commands were before the oldest of them.
+    /// The number of commands before the oldest of them.
     seen: u64,
     stretch: Arc<Stretch>,
 }
@@ -62,7 +62,7 @@ struct Command {
     of: Of,
 }
 
-/// What a command is.
+/// The origin of a command.
 pub(crate) enum Of {
     Submission(Origin),
     /// A wait for a place in another queue, whose failure it hands on (R24).
@@ -77,7 +77,7 @@ type Stretch = OnceLock<(u64, Fault)>;
 pub(crate) struct Place {
     unseen: Arc<Unseen>,
     stretch: Arc<Stretch>,
-    /// So many commands are before it.
+    /// The number of commands before the place.
     count: u64,
 }
 
@@ -102,7 +102,7 @@ impl Unseen {
         let event = Event { cl: self.cl, raw };
         let mut state = self.state.lock();
         if state.commands.try_reserve(1).is_err() {
-            // Nobody will know how it ended, but it runs.
+            // The command runs, but nobody will know how it ended.
             return Ok(());
         }
         state.commands.push_back(Command { event, of });
@@ -138,7 +138,7 @@ impl Unseen {
             let Some(oldest) = state.commands.front() else {
                 return;
             };
-            // What OpenCL does not say anything about has not failed.
+            // A command of which OpenCL does not say anything has not failed.
             let status = oldest.event.status().unwrap_or(cl::CL_COMPLETE);
             if number > count || status > cl::CL_COMPLETE {
                 return;
@@ -169,7 +169,7 @@ impl Unseen {
 }
 
 impl Place {
-    /// How the work before the place ended, once the queue has reached it.
+    /// The outcome of the work before the place, once the queue has reached it.
     ///
     /// # Errors
     /// The first failure of that work.

@@ -31,6 +31,7 @@ const IN_FORCE: &[&str] = &[
     "tests/trial",
     "examples",
     "frameworks",
+    "drivers/opencl",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
