@@ -1,6 +1,6 @@
-//! What a graph does: the commands that were recorded, and what they are made of. Kernels, fills, copies within the device
-//! and copies of pinned memory are nodes of a graph of CUDA's. Products of cuBLASLt, which takes a stream, are captured as nodes
-//! that are graphs. Three kinds of commands are not:
+//! The body of a graph: the commands that were recorded, and what they are made of. Kernels, fills, copies within the
+//! device and copies of pinned memory are nodes of a graph of CUDA's. Products of cuBLASLt, which takes a stream, are
+//! captured as nodes that are graphs. Three kinds of commands are not:
 //!
 //! - Host calls. CUDA's host nodes have no outcome, so that nothing could be skipped behind one that failed (R20); a lost
 //!   context does not call them, and each has to be called once (R27); and CUDA may have one thread for all of them (R17).
@@ -22,7 +22,7 @@ use crate::launch::Launch;
 use crate::nodes::{Node, Nodes, Work};
 use crate::product::{self, Product};
 
-/// What a queue records.
+/// A command that a queue has recorded.
 pub(crate) enum Recorded {
     Leaf(Leaf),
     /// A launch of a graph, with the commands that it had then.
@@ -41,10 +41,10 @@ pub(crate) enum Leaf {
 
 /// The commands of a graph, and what they are made of.
 pub(crate) struct Body {
-    /// As the contract numbers them.
+    /// The commands as the contract numbers them.
     commands: Vec<Numbered>,
     leaves: Vec<Kept<Leaf>>,
-    /// Of each leaf.
+    /// The place of each leaf.
     places: Vec<Place>,
     parts: Vec<Part>,
 }
@@ -56,7 +56,7 @@ struct Numbered {
     is_graph: bool,
 }
 
-/// Where a leaf went.
+/// The place of a leaf: its part, and its nodes there.
 struct Place {
     part: usize,
     nodes: Vec<Node>,
@@ -69,7 +69,7 @@ pub(crate) enum Part {
     HostCall(HostCall),
 }
 
-/// What a leaf has to become.
+/// The nodes or the part that a leaf has to become.
 enum Task<'a> {
     Nodes(Vec<Work<'a>>),
     /// One node, or a part where cuBLASLt cannot be captured.
@@ -122,7 +122,7 @@ impl Body {
         leaves: Vec<Kept<Leaf>>,
     ) -> Result<Self> {
         let (mut parts, mut places) = (Vec::new(), Vec::<Place>::new());
-        // Of each leaf, the part and the nodes there that others have to come behind.
+        // For each leaf, the part and the nodes there that others have to come behind.
         let mut ends: Vec<(usize, Vec<Node>)> = Vec::new();
         let mut nodes: Option<Nodes> = None;
         for leaf in &leaves {
@@ -198,7 +198,7 @@ impl Body {
         body.check_same(first, other, whole)?;
         let start = (body.commands.get(first)).map_or(body.leaves.len(), |one| one.leaves.start);
         let range = start..start + other.leaves.len();
-        // What is launched and not yet given to CUDA keeps its own.
+        // Launches that were not yet given to CUDA keep the commands that they had.
         if let Some(own) = Arc::get_mut(body)
             && own.set(range.clone(), other, whole)
         {
@@ -269,7 +269,7 @@ impl Body {
             done += 1;
         }
         if done < other.leaves.len() {
-            // The one that was refused may have several nodes, of which some were not.
+            // The leaf that was refused may have several nodes, of which some were not.
             for ((old, _), at) in pairs().take(done + 1) {
                 // CUDA took these very arguments before.
                 let _ = set_nodes(&mut self.parts, &self.places[at], &old.command);
@@ -318,7 +318,7 @@ fn close(parts: &mut Vec<Part>, nodes: Option<Nodes>) -> Result {
 /// The leaves of a recording: launches of graphs become the commands of these.
 fn flat(recorded: Vec<Kept<Recorded>>) -> (Vec<Numbered>, Vec<Kept<Leaf>>) {
     let mut leaves: Vec<Kept<Leaf>> = Vec::with_capacity(recorded.len());
-    // Of each command, the leaves that others have to come behind.
+    // For each command, the leaves that others have to come behind.
     let mut ends: Vec<Vec<u32>> = Vec::with_capacity(recorded.len());
     let mut commands = Vec::with_capacity(recorded.len());
     for Kept { command, after } in recorded {

@@ -39,7 +39,7 @@ impl<'a> Call<'a> {
     /// R1, R10: NULL, or a struct of the size that stands in it, whose pointers are NULL or lead to as much as it says, all
     /// of which lives for `'a`.
     pub(crate) unsafe fn read(call: *const c::otr_operator_call) -> Result<Self> {
-        // All of it was there in the first version of the contract.
+        // All members up to here were there in the first version of the contract.
         const SIZE: usize = offset_of!(c::otr_operator_call, flags) + size_of::<u32>();
         // SAFETY: this function's contract.
         let Some(call) = (unsafe { call.as_ref() }) else {
@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
         self.outputs.iter().map(View::of).collect()
     }
 
-    /// Where an input begins, counted from the last one.
+    /// The address of an input, counted from the last one.
     pub(crate) fn input_from_end(&self, number: usize) -> u64 {
         let mut inputs = self.inputs.iter().rev();
         inputs.nth(number).map_or(0, |input| input.address)

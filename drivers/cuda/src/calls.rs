@@ -27,7 +27,7 @@ pub(crate) struct Calls {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the stream, the thread and those who wait share.
+/// The state that the stream, the thread and those who wait share.
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -45,7 +45,7 @@ unsafe impl Sync for Word {}
 #[derive(Default)]
 struct State {
     pending: VecDeque<Call>,
-    /// So many of them have their turn.
+    /// The number of pending calls that have their turn.
     ready: usize,
     running: bool,
     /// The stream says nothing any more.
@@ -63,8 +63,8 @@ struct Call {
 unsafe impl Send for Call {}
 
 impl Calls {
-    /// For a stream whose context is entered; `None` where streams cannot wait for memory. The word is pinned memory
-    /// that lives until `close`.
+    /// The calls of a stream whose context is entered; `None` where streams cannot wait for memory. The word is pinned
+    /// memory that lives until `close`.
     pub(crate) fn new(device: &Device, stream: cuda::Stream, word: *mut u32) -> Option<Self> {
         let wait_value = device.cuda.stream_wait_value?;
         // SAFETY: pinned memory of this size, which nobody else uses yet; a word of 0 is waited for by nobody.
@@ -164,7 +164,7 @@ impl Calls {
         state.pending.is_empty() && !state.running
     }
 
-    /// The same, and waits for them.
+    /// Settles as `settle` does, and waits for the calls.
     pub(crate) fn finish(&self, device: &Device) {
         if !self.settle(device) {
             let mut state = self.shared.state.lock();
@@ -227,7 +227,7 @@ impl Shared {
     }
 }
 
-/// What CUDA calls in the turn of a call.
+/// The function that CUDA calls in the turn of a host call.
 unsafe extern "C" fn turn(shared: *mut c_void) {
     // SAFETY: the reference that `announce` gave.
     let shared = unsafe { Arc::from_raw(shared.cast_const().cast::<Shared>()) };

@@ -82,7 +82,7 @@ const RENEW: Duration = Duration::from_secs(8);
 
 /// The clock of a device. CUDA tells only differences between events, so times are counted from bases.
 pub(crate) struct Clock {
-    /// It does nothing but to tell the time.
+    /// The stream does nothing but tell the time.
     stream: Stream,
     newest: Mutex<(Arc<Base>, Instant)>,
 }
@@ -120,7 +120,7 @@ pub(crate) struct Base {
     nanoseconds: OnceLock<u64>,
 }
 
-/// Of the device, which outlives its bases.
+/// The context of the device, which outlives its bases.
 struct Context(cuda::Context);
 
 // SAFETY: CUDA's contexts may be used by any thread.
@@ -142,7 +142,7 @@ impl Drop for Base {
 }
 
 impl Base {
-    /// When it was; `None` if the device has not come to it yet.
+    /// The time of the base; `None` if the device has not come to it yet.
     fn time(&self, device: &Device) -> Result<Option<u64>> {
         if let Some(time) = self.nanoseconds.get() {
             return Ok(Some(*time));
@@ -213,7 +213,7 @@ impl Clock {
         Ok(new)
     }
 
-    /// What time it is on the device.
+    /// The time of the device.
     pub(crate) fn now(&self, device: &Device) -> Result<u64> {
         let _entered = device.enter()?;
         let before = self.base(device)?;
@@ -244,6 +244,6 @@ fn base(device: &Device, stream: &Stream, before: Option<Arc<Base>>) -> Result<A
 /// Nanoseconds of a clock of the host that never goes back.
 fn host_time() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
-    // From 1 on: a time of 0 looks as if nobody had written it.
+    // The time counts from 1: a time of 0 looks as if nobody had written it.
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }

@@ -9,10 +9,10 @@ pub(crate) struct Copy {
     pub(crate) size: u64,
 }
 
-/// From where to where a copy goes.
+/// The way of a copy: from where to where.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Way {
-    /// From host memory, which is pinned or not.
+    /// A copy from host memory, which is pinned or not.
     ToDevice {
         pinned: bool,
     },

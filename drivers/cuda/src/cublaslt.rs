@@ -58,7 +58,7 @@ pub(crate) const R_32F: c_int = 0;
 pub(crate) const R_64F: c_int = 1;
 pub(crate) const R_16F: c_int = 2;
 pub(crate) const R_16BF: c_int = 14;
-/// `cublasComputeType_t`. These two round nothing on the way; TF32 has a number of its own.
+/// `cublasComputeType_t`. Both types round nothing on the way; TF32 has a number of its own.
 pub(crate) const COMPUTE_32F: c_int = 68;
 pub(crate) const COMPUTE_64F: c_int = 70;
 /// Attributes of a product.
@@ -75,12 +75,12 @@ pub(crate) const LAYOUT_BATCH_STRIDE: c_int = 6;
 /// Attributes of what is preferred.
 pub(crate) const PREFERENCE_WORKSPACE: c_int = 1;
 pub(crate) const PREFERENCE_REDUCTION: c_int = 3;
-/// Of the first matrix; the other three follow.
+/// The alignment of the first matrix; the other three follow.
 pub(crate) const PREFERENCE_ALIGNMENT: c_int = 5;
 /// Partial sums in place or in the type of the sums, never in the type of the result: half precision is rounded once.
 pub(crate) const REDUCTION_EXACT: u32 = 1 | 2;
 
-/// Where the system's loader may find it, the newest first.
+/// The names by which the system's loader may find cuBLASLt, the newest first.
 const LIBRARIES: [&str; 4] = [
     "libcublasLt.so.13",
     "libcublasLt.so.12",

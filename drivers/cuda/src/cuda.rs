@@ -216,7 +216,7 @@ pub(crate) const EVENT_DEFAULT: c_uint = 0;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const HOST_ALLOC_PORTABLE: c_uint = 1;
 pub(crate) const HOST_REGISTER_PORTABLE: c_uint = 1;
-/// Behind it stand a block of arguments, its size, and an end of 0.
+/// The first of three words: behind it stand a block of arguments, its size, and an end of 0.
 pub(crate) const LAUNCH_PARAM_BUFFER_POINTER: *mut c_void = std::ptr::without_provenance_mut(1);
 pub(crate) const LAUNCH_PARAM_BUFFER_SIZE: *mut c_void = std::ptr::without_provenance_mut(2);
 pub(crate) const LAUNCH_PARAM_END: *mut c_void = std::ptr::null_mut();
@@ -314,7 +314,8 @@ functions! {
         link_complete = "cuLinkComplete" (LinkState, *mut *mut c_void, *mut usize);
         link_destroy = "cuLinkDestroy" (LinkState);
         launch = "cuLaunchKernel" (Function, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Stream, *mut *mut c_void, *mut *mut c_void);
-        // These are the forms of 11.4: newer headers give the names to functions with another number behind.
+        // The functions for graphs have the forms of 11.4: newer headers give the names to functions with another
+        // number behind.
         graph_create = "cuGraphCreate" (*mut Graph, c_uint);
         graph_destroy = "cuGraphDestroy" (Graph);
         add_kernel = "cuGraphAddKernelNode" (*mut GraphNode, Graph, *const GraphNode, usize, *const KernelNode);
@@ -348,7 +349,7 @@ functions! {
     }
 }
 
-/// What the system's loader finds, if no option names another.
+/// The name by which the system's loader finds the library, if no option names another.
 pub(crate) const LIBRARY: &str = "libcuda.so.1";
 
 /// Loads `libcuda`, once for each name. It stays loaded: its threads would not survive the unloading.

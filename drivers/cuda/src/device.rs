@@ -1,5 +1,5 @@
-//! What the devices are: their properties in the words of the contract, which CUDA tells without a context, and the
-//! context of a device that is open.
+//! The devices: their properties in the words of the contract, which CUDA tells without a context, and the context of a
+//! device that is open.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -13,12 +13,12 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::cuda::{self, Cuda, Status};
 
-/// Where the properties begin that a driver writes.
+/// The offset of the first property that a driver writes.
 pub(crate) const PROPERTIES_START: usize = offset_of!(c::otr_device_properties, name);
 
-/// What `cuMemAlloc` aligns to.
+/// The alignment of `cuMemAlloc`.
 pub(crate) const ALIGNMENT: u32 = 256;
-/// What every device takes; newer ones take more.
+/// The bytes of an argument block that every device takes; newer ones take more.
 const ARGUMENT_BLOCK: u32 = 4096;
 
 /// A device. While it is open it has its primary context, which it shares with all else in the process that uses CUDA.
@@ -33,13 +33,13 @@ pub(crate) struct Device {
     pub(crate) memory: u64,
     /// Major and minor number of the compute capability.
     pub(crate) capability: (u32, u32),
-    /// Of streams: the least and the most urgent. Known from the first opening on.
+    /// The priorities of streams: the least and the most urgent one. Known from the first opening on.
     priorities: OnceLock<(i32, i32)>,
     pub(crate) largest_group: u32,
     pub(crate) largest_block: [u32; 3],
     /// Bytes of shared memory that a kernel can have if it asks.
     pub(crate) shared: u32,
-    /// What virtual memory goes by; 0: the device has none. Known from the first opening on.
+    /// The granularity of virtual memory; 0: the device has none. Known from the first opening on.
     granularity: OnceLock<u64>,
     properties: c::otr_device_properties,
     lost: AtomicBool,
@@ -64,7 +64,7 @@ impl Drop for Entered {
     }
 }
 
-/// How many objects of a device the host has not given back.
+/// The number of objects of a device that the host has not given back.
 #[derive(Default)]
 pub(crate) struct Live {
     pub(crate) queues: AtomicUsize,
@@ -73,11 +73,11 @@ pub(crate) struct Live {
     pub(crate) graphs: AtomicUsize,
     pub(crate) operators: AtomicUsize,
     pub(crate) objects: AtomicUsize,
-    /// Those of destroyed queues included.
+    /// The lanes, with those of destroyed queues.
     pub(crate) lanes: Lanes,
 }
 
-/// How many lanes a device has.
+/// The number of lanes of a device.
 #[derive(Default)]
 pub(crate) struct Lanes {
     count: Mutex<usize>,
@@ -225,7 +225,7 @@ impl Device {
         self.priorities.get().copied().unwrap_or_default()
     }
 
-    /// What virtual memory goes by; 0: the device has none.
+    /// The granularity of virtual memory; 0: the device has none.
     pub(crate) fn granularity(&self) -> u64 {
         self.granularity.get().copied().unwrap_or_default()
     }
@@ -278,7 +278,7 @@ impl Device {
             .is_some_and(|bit| self.properties.code_formats & bit != 0)
     }
 
-    /// What memory without an address is like here.
+    /// The properties of memory without an address.
     pub(crate) fn allocation_properties(&self) -> cuda::AllocationProperties {
         cuda::AllocationProperties {
             kind: cuda::ALLOCATION_PINNED,
@@ -352,8 +352,8 @@ fn attribute(cuda: &Cuda, device: cuda::Device, what: c_int) -> Result<u32> {
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
-/// How many numbers of 32 bits a multiprocessor works on at each clock, by its compute capability; 0 for those that came
-/// before all that run today's drivers.
+/// The count of 32-bit numbers that a multiprocessor works on at each clock, by its compute capability; 0 for those
+/// that came before all that run today's drivers.
 fn lanes_f32((major, minor): (u32, u32)) -> u64 {
     match (major, minor) {
         (0..=4, _) => 0,

@@ -18,13 +18,13 @@ use crate::nvrtc::{self, Nvrtc};
 use crate::pinned::Pinned;
 use crate::ranges::Mappings;
 
-/// What `open` takes.
+/// The options that `open` takes.
 const OPTIONS: [(&str, &str); 3] = [("libcuda", "PATH"), ("nvrtc", "PATH"), ("cublaslt", "PATH")];
 
 /// The first version of the driver API that has all that is used here.
 const OLDEST: i32 = 11040;
 
-/// What one `open` gave. Queues keep it alive until their work has finished.
+/// An open driver. Queues keep it alive until their work has finished.
 pub(crate) struct Open {
     pub(crate) nvrtc: Option<&'static Nvrtc>,
     pub(crate) allocations: Allocations,
@@ -33,7 +33,7 @@ pub(crate) struct Open {
     pub(crate) free_events: Box<[Events]>,
     pub(crate) pool: Pool,
     pub(crate) library: Library,
-    /// Of devices that are open.
+    /// The clocks of devices that are open.
     clocks: Box<[RwLock<Option<Arc<Clock>>>]>,
     pub(crate) devices: Box<[Device]>,
     /// Held while a device is opened or closed.
@@ -137,7 +137,7 @@ impl Open {
         let count = count(cuda)?;
         let nvrtc = match nvrtc::load(options.get("nvrtc")) {
             Ok(nvrtc) => Some(nvrtc),
-            // Whoever named it wants it.
+            // A host that has named NVRTC wants it.
             Err(fault) if options.get("nvrtc").is_some() => return Err(fault),
             Err(fault) => {
                 table::log(
@@ -156,7 +156,7 @@ impl Open {
         for index in 0..count {
             match Device::find(cuda, index, formats) {
                 Ok(device) => devices.push(device),
-                // One that has fallen off the bus, for instance, is no reason to do without the rest.
+                // A device that has fallen off the bus, for instance, is no reason to do without the rest.
                 Err(fault) => {
                     let text = format!("CUDA's device {index} is left out: {}", fault.text());
                     table::log(c::OTR_LOG_WARN, &text);
@@ -169,7 +169,7 @@ impl Open {
         }
         Ok(Self {
             nvrtc,
-            // How much there is room for is a question to CUDA: other programs use the device too.
+            // The room for memory is a question to CUDA: other programs use the device too.
             allocations: Allocations::new(devices.iter().map(|_| (u64::MAX, u64::MAX))),
             mappings: Mappings::default(),
             pinned: Pinned::default(),
@@ -193,7 +193,7 @@ impl Open {
         self.allocations.check(device, address, size)
     }
 
-    /// What stands in the way of closing.
+    /// The objects that stand in the way of closing, in words.
     fn in_use(&self) -> Option<String> {
         let memory = [
             (self.allocations.count(), "device allocations"),
@@ -211,7 +211,7 @@ impl Open {
     }
 }
 
-/// What there is some of, in words.
+/// The kinds of which there are some, with their counts, in words.
 fn listed(counts: impl IntoIterator<Item = (usize, &'static str)>) -> Option<String> {
     let left: Vec<String> = (counts.into_iter())
         .filter(|(count, _)| *count > 0)
@@ -226,7 +226,7 @@ impl Drop for Open {
     }
 }
 
-/// How many devices there are; an error that says what is missing where there is none.
+/// The number of devices; an error that says what is missing where there is none.
 fn count(cuda: &Cuda) -> Result<i32> {
     // SAFETY: 0 is the only flag.
     cuda.check(unsafe { (cuda.init)(0) }, "cuInit")?;

@@ -19,7 +19,7 @@ pub(crate) struct Event {
     open: Arc<Open>,
     device: u32,
     event: kit::Event<Lane>,
-    /// In place of the point, if it was recorded last on a queue that records.
+    /// The mark that stands in place of the point if the event was recorded last on a queue that records.
     marked: Marked<Recorded>,
 }
 

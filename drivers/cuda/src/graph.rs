@@ -21,7 +21,8 @@ use crate::queue::get as get_queue;
 pub(crate) struct Graph {
     open: Arc<Open>,
     device: u32,
-    /// What later launches do. Held while an update changes it, and no longer than it takes to share it by a launch.
+    /// The commands of later launches. The lock is held while an update changes them, and no longer than it takes to
+    /// share them by a launch.
     body: Mutex<Arc<Body>>,
 }
 

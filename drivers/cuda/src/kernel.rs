@@ -47,8 +47,7 @@ impl Kernel {
         let own: u32 = ask(cuda::FUNCTION_SHARED_SIZE_BYTES)?;
         let shared = device.shared.saturating_sub(own);
         let what = cuda::FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // Without it a launch gets no more than old devices had.
-        // SAFETY: a live function, which no launch has used yet.
+        // Without this call a launch gets no more than old devices had.
         let set = unsafe { (device.cuda.function_set)(function, what, shared as i32) };
         device.check(set, "cuFuncSetAttribute")?;
         Ok(Self {
@@ -150,8 +149,8 @@ pub(crate) unsafe fn launch(
     )
 }
 
-/// Where parameters begin in the block. Local memory is no parameter in CUDA: it is the shared memory of the launch, of
-/// which there is more then.
+/// The offsets of parameters in the block. Local memory is no parameter in CUDA: it is the shared memory of the launch,
+/// of which there is more then.
 fn parameters(arguments: &[c::otr_argument], size: usize, shared: &mut u32) -> Result<Vec<u32>> {
     let mut offsets = Vec::with_capacity(arguments.len());
     for (number, argument) in arguments.iter().enumerate() {

@@ -58,7 +58,8 @@ pub(crate) enum Command {
 
 /// A place in a stream: an event of CUDA's.
 pub(crate) struct Marker {
-    /// What its timestamp is counted from. It stands before the driver that it needs to be dropped.
+    /// The base that the timestamp is counted from. It stands before the driver, which has to be there when it is
+    /// dropped.
     base: Option<Arc<Base>>,
     open: Arc<Open>,
     device: u32,
@@ -82,7 +83,7 @@ impl Marker {
         &self.open.devices[self.device as usize]
     }
 
-    /// When it was reached, on the clock of the device.
+    /// The time at which the place was reached, on the clock of the device.
     pub(crate) fn time(&self) -> Result<Option<u64>> {
         let _entered = self.device().enter()?;
         self.base
@@ -101,7 +102,7 @@ impl kit::Marker for Marker {
             return Ok(false);
         }
         let done = device.check(told, "cuEventQuery").map(|()| true);
-        // It is over when the last host call has returned.
+        // The work is over when the last host call has returned.
         let called = |calls: &Calls| calls.settle(device);
         if self.calls.as_ref().as_ref().is_none_or(called) {
             done
@@ -319,7 +320,7 @@ impl Lane {
                 Part::Nodes(nodes) => nodes.launch(self.raw),
                 Part::Copy(copy) => self.copy_in_turn(device, *copy),
                 Part::Product(product, launch) => self.product_in_turn(device, product, launch),
-                // The kit makes them.
+                // The kit makes host calls.
                 Part::HostCall(_) => continue,
             })?;
         }
@@ -366,7 +367,7 @@ impl Lane {
         self.copy_in_turn(device, copy)
     }
 
-    /// The context is entered, and it is the turn of the copy.
+    /// Puts a copy into the stream. The context is entered, and it is the turn of the copy.
     fn copy_in_turn(&self, device: &Device, copy: Copy) -> Result {
         let Copy {
             way,
@@ -475,7 +476,7 @@ fn create(device: &Device, priority: c_int) -> Result<cuda::Stream> {
     Ok(raw)
 }
 
-/// What has no outcome has to have been called all the same, also by a stream that is lost.
+/// Host calls that have no outcome have to be called all the same, also by a stream that is lost.
 fn finish_calls(calls: &Option<Calls>, device: &Device) {
     if let Some(calls) = calls {
         calls.finish(device);

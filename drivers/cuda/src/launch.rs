@@ -22,11 +22,12 @@ pub(crate) struct Launch {
     pub(crate) function: Function,
     pub(crate) shape: Shape,
     pub(crate) block: Vec<u8>,
-    /// Where the parameters begin in the block, in their order; `None`: the block is laid out as the kernel has them.
+    /// The offsets of the parameters in the block, in their order; `None`: the block is laid out as the kernel has
+    /// them.
     pub(crate) parameters: Option<Vec<u32>>,
 }
 
-/// How a launch is spread over the device.
+/// The grid and the groups of a launch, and the shared memory of a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],

@@ -23,7 +23,7 @@ unsafe impl Sync for Handle {}
 /// The library, if it is there.
 pub(crate) struct Library {
     lt: Option<&'static Lt>,
-    /// By device. Locked while one is made.
+    /// The handles by device. The lock is held while one is made.
     handles: Box<[Mutex<Option<Arc<Handle>>>]>,
 }
 
@@ -32,7 +32,7 @@ impl Library {
     pub(crate) fn new(path: Option<&str>, devices: usize) -> Result<Self> {
         let lt = match cublaslt::load(path) {
             Ok(lt) => Some(lt),
-            // Whoever named it wants it.
+            // A host that has named cuBLASLt wants it.
             Err(fault) if path.is_some() => return Err(fault),
             Err(fault) => {
                 let text = format!("products of matrices are no operators: {}", fault.text());

@@ -108,7 +108,7 @@ pub(crate) unsafe fn load(
 
 /// Compiled code of PTX; the context is entered.
 fn link(device: &Device, text: &[u8]) -> Result<Vec<u8>> {
-    /// What is given back when it is dropped.
+    /// The state of a link, which ends when it is dropped.
     struct State<'a>(&'a Device, cuda::LinkState);
     impl Drop for State<'_> {
         fn drop(&mut self) {

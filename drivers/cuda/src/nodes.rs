@@ -13,10 +13,10 @@ use crate::driver::Open;
 use crate::launch::{Launch, with_arguments};
 use crate::product::{self, Product};
 
-/// What a node does.
+/// The work of a node.
 pub(crate) enum Work<'a> {
     Kernel(&'a Launch),
-    /// Within the device, or from or to pinned memory.
+    /// A copy within the device, or from or to pinned memory.
     Copy(Copy),
     Fill(Column),
     Product(&'a Product, &'a product::Launch),
@@ -147,7 +147,8 @@ impl Nodes {
         device.check(set, what)
     }
 
-    /// What cuBLASLt puts into a stream, as a graph. The stream is of nobody else, so that nobody can break the capture.
+    /// The work that cuBLASLt puts into a stream, as a graph. The stream is of nobody else, so that nobody can break
+    /// the capture.
     fn captured(&self, product: &Product, launch: &product::Launch) -> Result<Captured<'_>> {
         let device = self.device();
         let cuda = device.cuda;

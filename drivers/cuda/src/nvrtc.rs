@@ -40,7 +40,7 @@ pub(crate) struct Nvrtc {
 const ERROR_COMPILATION: c_int = 6;
 const ERROR_INVALID_OPTION: c_int = 5;
 
-/// Where the system's loader may find it, the newest first.
+/// The names by which the system's loader may find NVRTC, the newest first.
 const LIBRARIES: [&str; 4] = [
     "libnvrtc.so.13",
     "libnvrtc.so.12",
@@ -50,9 +50,9 @@ const LIBRARIES: [&str; 4] = [
 
 /// Compiled CUDA C.
 pub(crate) enum Compiled {
-    /// For the device.
+    /// Code for the device.
     Cubin(Vec<u8>),
-    /// For an older device than this one: it is newer than the compiler.
+    /// Code for an older device than this one, which is newer than the compiler.
     Ptx(Vec<u8>),
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn load(path: Option<&str>) -> Result<&'static Nvrtc> {
     ))
 }
 
-/// What is given back when it is dropped.
+/// A program of NVRTC's, which ends when it is dropped.
 struct Made<'a>(&'a Nvrtc, Program);
 
 impl Drop for Made<'_> {
@@ -196,7 +196,7 @@ impl Nvrtc {
         Ok(Compiled::Ptx(ptx))
     }
 
-    /// The capabilities that it compiles for, as numbers like 80.
+    /// The capabilities that the compiler compiles for, as numbers like 80.
     fn known(&self) -> Result<Vec<c_int>> {
         let mut count = 0;
         // SAFETY: a place for the number.

@@ -21,7 +21,7 @@ use crate::queue::get as get_queue;
 pub(crate) struct Operator {
     open: Arc<Open>,
     device: u32,
-    /// What launches share that wait.
+    /// The product, which launches that wait share.
     product: Arc<Product>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) unsafe fn prepare(
     }
     // SAFETY: not NULL, so a struct that begins with its size (R1).
     let size = unsafe { answer.cast::<usize>().read() };
-    // All of it was there in the first version of the contract.
+    // All members were there in the first version of the contract.
     if size < size_of::<c::otr_operator_answer>() {
         let text = format!(
             "an answer of {size} bytes: version 1.0 has {}",

@@ -16,9 +16,9 @@ pub(crate) struct Pinned(RwLock<BTreeMap<u64, Block>>);
 #[derive(Clone, Copy)]
 struct Block {
     size: u64,
-    /// Whose context it was pinned in.
+    /// The device in whose context the block was pinned.
     device: u32,
-    /// It was the host's before it was pinned, and is so afterwards.
+    /// Whether the block was the host's before it was pinned, and is so afterwards.
     registered: bool,
 }
 
@@ -37,7 +37,7 @@ impl Pinned {
         })
     }
 
-    /// How many blocks were pinned in the context of a device.
+    /// The number of blocks that were pinned in the context of a device.
     pub(crate) fn count_of(&self, device: u32) -> usize {
         let blocks = self.0.read();
         blocks

@@ -17,7 +17,7 @@ use crate::library::Handle;
 /// Bytes of workspace that an algorithm may have.
 const WORKSPACE: u64 = 32 << 20;
 
-/// What addresses have to be multiples of for the faster of two algorithms: the widest load of a thread.
+/// The alignment of addresses for the faster of two algorithms: the widest load of a thread.
 const ALIGNED: u32 = 16;
 
 /// A matrix in columns.
@@ -25,20 +25,20 @@ const ALIGNED: u32 = 16;
 struct Columns {
     rows: u64,
     columns: u64,
-    /// From column to column.
+    /// The distance from one column to the next.
     step: i64,
-    /// From one matrix of a batch to the next.
+    /// The distance from one matrix of a batch to the next.
     batch_step: i64,
-    /// What is wanted is the turned matrix.
+    /// Whether the turned matrix is wanted.
     is_turned: bool,
 }
 
-/// What is added to the product.
+/// The bias that is added to the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bias {
     None,
     Matrix(Columns),
-    /// One row, for all rows of the result.
+    /// One row is added to all rows of the result.
     Row,
 }
 
@@ -162,7 +162,7 @@ impl Columns {
     }
 }
 
-/// What a bias is to the result.
+/// The kind of a bias, by its sizes and those of the result.
 fn bias_of(
     bias: &View<'_>,
     (out, batches): (&View<'_>, i32),
@@ -332,7 +332,7 @@ impl Product {
             }
             _ => {}
         }
-        // Refused behind a broadcast, it has begun.
+        // A call that is refused behind a broadcast has begun.
         let desc = desc_of(self.lt, &self.shape, row).map_err(|fault| calls.refused(fault))?;
         let (first, second) = if self.shape.swapped {
             (launch.b, launch.a)
@@ -446,7 +446,7 @@ impl Recipe {
     }
 }
 
-/// What an algorithm may have and need.
+/// The preference for algorithms: the workspace that they may have, and the alignment that they may count on.
 fn preference_of(lt: &Lt, alignment: u32) -> Result<Owned> {
     let mut raw: Preference = std::ptr::null_mut();
     // SAFETY: a place for the object.
@@ -549,7 +549,7 @@ fn layout_of(lt: &Lt, shape: &Shape, columns: &Columns) -> Result<Owned> {
     Ok(layout)
 }
 
-/// What the product is; with the address of a row that is added.
+/// The description of a product; with the address of a row that is added.
 fn desc_of(lt: &Lt, shape: &Shape, row: Option<u64>) -> Result<Owned> {
     let Some((_, compute, scale)) = compute_of(shape.dtype) else {
         return Err(Fault::unsupported(

@@ -46,7 +46,7 @@ impl Queue {
         if !self.recorder.is_active() {
             return Ok(false);
         }
-        // Where another thread has ended the recording meanwhile, it is a command as any other.
+        // If another thread has ended the recording meanwhile, the command is one as any other.
         Ok(self.recorder.keep(command()?).is_ok())
     }
 }
@@ -233,7 +233,7 @@ fn nothing(queue: &Queue, way: Way) -> Result {
         .map(|_| ())
 }
 
-/// What every copy of some bytes has to keep to.
+/// Checks what every copy of some bytes has to keep to.
 fn check_ends(dst: u64, src: u64, size: u64) -> Result {
     if dst == 0 || src == 0 {
         return Err(null("the source or the destination of a copy"));

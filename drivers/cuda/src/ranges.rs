@@ -1,4 +1,4 @@
-//! Which ranges of addresses are reserved, and what is mapped in them.
+//! The ranges of addresses that are reserved, and what is mapped in them.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ impl Mappings {
         self.ranges.read().len()
     }
 
-    /// How many ranges of a device are reserved.
+    /// The number of reserved ranges of a device.
     pub(crate) fn count_of(&self, device: u32) -> usize {
         let ranges = self.ranges.read();
         ranges

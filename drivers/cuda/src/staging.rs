@@ -20,7 +20,7 @@ const WORD: u64 = 64;
 /// A block of pinned memory that belongs to a stream, and a word.
 pub(crate) struct Staging(*mut c_void);
 
-/// What a host function copies.
+/// A piece of memory that a host function copies.
 struct Piece {
     dst: *mut u8,
     src: *const u8,

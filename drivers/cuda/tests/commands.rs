@@ -151,7 +151,7 @@ fn copies_of_pageable_memory_neither_wait_nor_run_ahead() {
     assert!(!queue.query().unwrap());
     gate.open();
     queue.synchronize().unwrap();
-    // What the host call before the copies had written.
+    // The copies have brought what the host call before them had written.
     assert!(back == expected && copy == back);
     free(&driver, memory);
     drop(queue);
@@ -354,7 +354,7 @@ fn a_mapping_that_fails_half_way_is_undone() {
         let filled = unsafe { queue.fill(range, 64, &[1]) };
         assert!(filled.is_err(), "nothing is mapped");
     }
-    // What cannot be undone is said, and stays mapped until somebody unmaps it (R4).
+    // A mapping that cannot be undone is reported, and stays until somebody unmaps it (R4).
     bench.fail("cuMemMap", 2, 2);
     bench.fail("cuMemUnmap", 0, 999);
     // SAFETY: as above.
@@ -438,7 +438,7 @@ fn a_host_call_that_cuda_refuses_is_not_called() {
     queue.synchronize().unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 3);
     drop(queue);
-    // Where streams cannot wait for memory, the list of the kit serves.
+    // If streams cannot wait for memory, the list of the kit serves.
     bench.fail("cuStreamWaitValue32_v2", 0, 801);
     let queue = driver.queue_create(0, 0).unwrap();
     bench.calls();

@@ -215,7 +215,7 @@ fn an_update_sets_what_has_changed_and_makes_anew_what_cuda_refuses() {
     assert_eq!(number(&queue, memory + 256 + 64), 4);
     launch(&queue, &graph);
     assert_eq!(number(&queue, memory + 256 + 64), 9);
-    // What CUDA refuses half-way is made anew, and if that fails, all is as before.
+    // A graph whose update CUDA refuses half-way is made anew, and if that fails, all is as before.
     for (name, code) in [(set[2], 910), (set[0], 1)] {
         bench.fail(name, 0, code);
         graph.update(&later).unwrap();

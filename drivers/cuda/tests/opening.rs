@@ -84,17 +84,17 @@ fn an_open_that_fails_half_way_leaves_nothing() {
     drop(bench.open());
     let calls = bench.calls();
     for (at, name) in calls.iter().enumerate() {
-        // What closing calls is no part of what opening needs.
+        // A call of the closing is no part of what opening needs.
         if name == "cuEventDestroy_v2" || name == "cuStreamDestroy_v2" || name.contains("Release") {
             continue;
         }
         let before = calls[..at].iter().filter(|other| *other == name).count();
         bench.fail(name, before as u32, 999);
-        // What concerns one device leaves the other, and copies between two need nothing of this.
+        // A failure that concerns one device leaves the other, and copies between two need nothing of this.
         let count = bench.try_open(None).map(|driver| {
             let opened = |device: &u32| driver.open_device(*device).is_ok();
             let count = (0..driver.device_count()).filter(opened).count();
-            // What has failed once is tried again.
+            // A device whose opening has failed once is tried again.
             let all = 0..driver.device_count();
             all.for_each(|device| driver.open_device(device).unwrap());
             assert_eq!(bench.retained(), driver.device_count(), "call {at}, {name}");

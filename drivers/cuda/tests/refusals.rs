@@ -1,4 +1,4 @@
-//! What CUDA refuses half-way: a call has changed nothing then, or its command is submitted and has failed.
+//! Calls that CUDA refuses half-way: a call has changed nothing then, or its command is submitted and has failed.
 
 use crate::bench::{Bench, free, read, refusal, write};
 use outrigger_device::{Code, CopyKind};
@@ -28,8 +28,7 @@ fn a_command_that_has_begun_when_cuda_refuses_a_call_of_it_has_failed() {
     for (name, submit) in cases {
         bench.fail(name, 1, 2);
         submit().unwrap();
-        // What comes behind it is skipped (R20).
-        // SAFETY: nothing else uses the memory.
+        // The command behind the refused one is skipped (R20).
         unsafe { queue.fill(memory + 64, 64, &[9]) }.unwrap();
         let failed = queue.synchronize().unwrap_err();
         assert_eq!(failed.code(), Code::OUT_OF_MEMORY, "{name}");

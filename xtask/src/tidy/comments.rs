@@ -32,6 +32,7 @@ const IN_FORCE: &[&str] = &[
     "examples",
     "frameworks",
     "drivers/opencl",
+    "drivers/cuda",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

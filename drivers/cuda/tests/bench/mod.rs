@@ -137,7 +137,7 @@ impl Bench {
         context.addr()
     }
 
-    /// How often contexts are retained, of all devices together.
+    /// The number of times that contexts are retained, of all devices together.
     pub(crate) fn retained(&self) -> u32 {
         let mut retained = 0;
         self.number("standin_retained", |tell: extern "C" fn() -> u32| {

@@ -1,5 +1,5 @@
-//! What tests see of the calls: which ones there were, and which were wrong. And what they break: a call that fails, a
-//! device that is lost.
+//! The calls as tests see them: which ones there were, and which were wrong. And the defects that tests order: a call
+//! that fails, a device that is lost.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn standin_calls(place: *mut c_char, size: usize) -
     tell(&CALLS, place, size)
 }
 
-/// What CUDA would not have borne since the last time.
+/// Tells the calls that CUDA would not have borne since the last time.
 ///
 /// # Safety
 /// There is room for `size` bytes.

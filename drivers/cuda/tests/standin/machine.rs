@@ -96,7 +96,7 @@ pub(crate) fn working() -> Result<&'static Context, c_int> {
     }
 }
 
-/// How often contexts are retained, of all devices together.
+/// The number of times that contexts are retained, of all devices together.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn standin_retained() -> u32 {
     CONTEXTS

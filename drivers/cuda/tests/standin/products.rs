@@ -128,7 +128,8 @@ unsafe fn write(dtype: c_int, at: u64, value: f64) {
     }
 }
 
-/// What fits: sums of f32 alone but for f64, and matrices of one type and of sizes that go together.
+/// Checks what may be multiplied: sums of f32 alone but for f64, and matrices of one type and of sizes that go
+/// together.
 fn check(desc: &Description, matrices: &[Matrix; 4]) -> Result<(), c_int> {
     let [a, b, c, d] = matrices;
     let (compute, scale) = if d.dtype == 1 { (70, 1) } else { (68, 0) };

@@ -13,14 +13,14 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Stream {
     context: &'static Context,
     line: Arc<Line>,
-    /// What was put into it since a capture began.
+    /// The work that was put into the stream since a capture began.
     pub(crate) captured: Mutex<Option<Vec<Work>>>,
 }
 
-/// What is captured may be done again and again.
+/// A piece of work. One that is captured may be done again and again.
 pub(crate) type Work = Arc<dyn Fn() + Send + Sync>;
 
-/// What a stream has to do.
+/// The work that a stream has to do.
 #[derive(Default)]
 struct Line {
     state: Mutex<State>,
