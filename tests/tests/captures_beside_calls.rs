@@ -19,7 +19,7 @@ use serial_test::serial;
 #[serial]
 fn a_stream_that_was_destroyed_begins_no_capture() {
     let id = stream(0);
-    // As a call has it that is under way on another thread.
+    // The stream is held as by a call that is under way on another thread.
     let used = outrigger::runtime::stream(id).expect("it lives");
     ok(unsafe { otr_stream_destroy(id) });
     let error = used.capture_begin(CaptureMode::Relaxed, None).unwrap_err();

@@ -39,7 +39,8 @@ fn a_device_is_opened_when_it_is_used() {
     ok(unsafe { otr_driver_load(specs.as_ptr()) });
     assert_eq!(count(), first + 3);
 
-    // What asks for devices, and what has nothing to do for one that was not used, opens none.
+    // A call that asks for devices opens none, and neither does one that has nothing to do for a device that was not
+    // used.
     for device in first..first + 3 {
         let mut info: otr_device_info_t = unsafe { std::mem::zeroed() };
         info.struct_size = size_of::<otr_device_info_t>();

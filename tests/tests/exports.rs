@@ -8,7 +8,7 @@ use object::{Object, ObjectSymbol};
 
 use super::library_folder;
 
-/// These cannot fail or panic: they read or free what they are given, or hand out a constant, and have no
+/// The exports that cannot fail or panic: they read or free what they are given, or hand out a constant, and have no
 /// guard.
 const UNGUARDED: [&str; 10] = [
     "otr_host_api",

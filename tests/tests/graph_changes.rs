@@ -1,4 +1,4 @@
-//! What changes under a program: a graph that another one updates, and a capture that is over before a call for it is.
+//! Changes under a program: a graph that another one updates, and a capture that is over before a call for it is.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,
@@ -16,7 +16,7 @@ use serial_test::serial;
 #[test]
 #[serial]
 fn an_updated_graph_computes_what_the_new_one_computes() {
-    /// What a capture does with memory of its own, where it writes `2 x`: frees it unread, reads it, or leaves it.
+    /// The last act of a capture on memory of its own, where it writes `2 x`: frees it unread, reads it, or leaves it.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Then {
         Free,

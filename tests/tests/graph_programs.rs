@@ -109,7 +109,7 @@ fn size(buffer: usize) -> u64 {
     COUNT as u64 * width(dtype(buffer))
 }
 
-/// What is on the device is what the model says.
+/// Checks that the devices hold what the model says.
 #[track_caller]
 fn compare(env: &Env, sets: &[[u64; GLOBALS]; 2], state: &State, when: &str) {
     env.synchronize();
@@ -159,7 +159,7 @@ fn named_type(block: &Block) -> Option<DType> {
         })
         .map(|out| match out {
             out if out < GLOBALS => dtype(out),
-            // Which of the two it is, its allocation says.
+            // The allocation says which of the two types a buffer of a block has.
             out => block
                 .acts
                 .iter()

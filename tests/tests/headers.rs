@@ -14,7 +14,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// Those of the compilers that run here; says which do not.
+/// The compilers that run here of those with these names; says which do not.
 #[expect(clippy::print_stdout, reason = "what was skipped is said")]
 fn compilers<const N: usize>(names: [&'static str; N]) -> Vec<&'static str> {
     let runs = |name: &&str| {

@@ -34,7 +34,7 @@ fn device(options: &str) -> u32 {
     device
 }
 
-/// One whose operators are the driver's own.
+/// A device whose operators are the driver's own.
 static OPERATORS: LazyLock<u32> = LazyLock::new(|| device("operators=native&memory=256M"));
 
 fn add_of(stream: u64, address: u64, count: i64) -> *mut otr_status_t {
@@ -72,7 +72,7 @@ fn beside_destroy(device: u32, call: impl Fn(u64)) {
                 }
                 match outcome(unsafe { otr_stream_destroy(stream) }) {
                     Ok(()) => done.store(round << 1, Ordering::Release),
-                    // It captures by now.
+                    // The stream captures by now.
                     Err((Code::BUSY, _)) => done.store(round << 1 | 1, Ordering::Release),
                     Err((code, message)) => panic!("{code}: {message}"),
                 }
@@ -134,7 +134,7 @@ fn a_stream_is_destroyed_while_a_graph_is_replayed_on_it() {
         ok(unsafe { otr_memory_free(device, inner) });
         let exec = instantiate(end(s), 0);
         beside_destroy(device, |stream| {
-            // What the graph has free serves others, so that a replay has to bring it back.
+            // The free memory of the graph serves others, so that a replay has to bring it back.
             let block = alloc(device, size, other);
             fill(other, block, 64);
             ok(unsafe { otr_memory_free(device, block) });
@@ -154,7 +154,7 @@ fn what_the_driver_said_of_operators_is_forgotten_while_graphs_are_recorded() {
         let memory = alloc(device, 1 << 20, stream(device));
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            // What other threads do elsewhere cannot break a capture.
+            // Other threads cannot break a capture by what they do elsewhere.
             scope.spawn(|| {
                 for mode in [
                     OTR_CAPTURE_GLOBAL,
@@ -186,7 +186,7 @@ fn what_the_driver_said_of_operators_is_forgotten_while_graphs_are_recorded() {
     });
 }
 
-/// What an observer is told to ask, and how often it has.
+/// The objects that an observer is told to ask, and how often it has.
 #[derive(Default)]
 struct Asks {
     stream: AtomicU64,
@@ -452,7 +452,7 @@ fn memory_waits_for_what_a_stream_was_given_before_a_capture() {
         begin(s);
         ok(unsafe { otr_memory_free(device, used) });
         let graph = end(s);
-        // With this one the allocator looks what has passed.
+        // With this allocation the allocator looks what has passed.
         ok(unsafe { otr_memory_free(device, other) });
         let blocks: Vec<u64> = (0..8).map(|_| alloc(device, 4096, home)).collect();
         assert!(!blocks.contains(&used), "it is in use");

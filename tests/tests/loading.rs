@@ -370,7 +370,7 @@ fn a_failing_entry_is_reported_and_leaks_nothing() {
             // SAFETY: as above.
             unsafe { fail_at(c"".as_ptr(), 0) };
         }
-        // What takes away can only leave something behind: it is reported where there is a caller to
+        // An entry that takes away can only leave something behind: the failure is reported where there is a caller to
         // tell, and the next driver is not affected.
         for entry in ["memory_free", "queue_destroy", "event_destroy", "close"] {
             let name = std::ffi::CString::new(entry).unwrap();

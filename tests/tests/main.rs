@@ -1,4 +1,4 @@
-//! What is tested from outside of the library, in one program: linked into one for each file, the library would take
+//! The tests from outside of the library, in one program: linked into one for each file, the library would take
 //! gigabytes. Nextest gives each test a process of its own, which those that load drivers need.
 
 mod addresses;

@@ -121,7 +121,7 @@ fn a_trace_replays_to_the_same_peaks() {
         );
         let replayed = stats(device);
         assert_eq!(replayed.requested_bytes.peak, recorded.requested_bytes.peak);
-        // How blocks are rounded depends a little on which ones are free.
+        // The rounding of blocks depends a little on which ones are free.
         let (one, other) = (replayed.allocated_bytes.peak, recorded.allocated_bytes.peak);
         assert!(one.abs_diff(other) <= other / 10, "{one} and {other}");
         assert!(recorded.requested_bytes.peak > start.requested_bytes.current);

@@ -32,7 +32,7 @@ fn pattern(count: usize, seed: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What a child of the last test says at its end.
+/// The exit codes by which a child of the last test says how it ended.
 const FAULT_BETWEEN: i32 = 3;
 const NO_FAULT_BETWEEN: i32 = 4;
 

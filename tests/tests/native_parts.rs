@@ -17,7 +17,7 @@ use outrigger_tests::within_limit;
 const NODES: usize = 200;
 /// The nodes that fill the buffer which is bound: the first two are recorded together.
 const BOUND: [usize; 3] = [10, 12, 150];
-/// What is recorded: all nodes; then nodes 10 to 12, and 150; then 10 to 12 and all nodes.
+/// The commands that are recorded: all nodes; then nodes 10 to 12, and 150; then 10 to 12 and all nodes.
 const RECORDED: usize = NODES + 4 + 3 + NODES;
 
 #[test]

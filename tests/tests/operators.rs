@@ -14,7 +14,7 @@ use outrigger_tests::abi::*;
 const ROWS: usize = 70;
 const ROW: usize = 64;
 
-/// How often each kernel has run.
+/// The number of times that each kernel has run.
 static RUNS: [[AtomicU32; ROW]; ROWS] = [const { [const { AtomicU32::new(0) }; ROW] }; ROWS];
 
 unsafe extern "C" fn kernel_of<const A: usize, const B: usize>(

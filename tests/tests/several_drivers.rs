@@ -189,7 +189,7 @@ fn one_dies_and_the_others_go_on() {
                 let found = download::<f32>(member.stream, member.address, COUNT);
                 assert_eq!(found, doubled, "{} after the end of {name}", member.driver);
             }
-            // What is left of the dead one is given back without an error.
+            // The memory and the stream of the dead driver are given back without an error.
             ok(unsafe { otr_memory_free(victim.device, victim.address) });
             ok(unsafe { otr_stream_destroy(victim.stream) });
         }

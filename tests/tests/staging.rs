@@ -321,7 +321,7 @@ fn a_graph_works_on_what_its_memory_holds_at_each_replay() {
     no_copies_are_left(device);
 }
 
-/// Of calls and graphs that are over.
+/// Checks that calls and graphs that are over have left no copies.
 #[track_caller]
 fn no_copies_are_left(device: &Device) {
     // An event may pass a moment later than the work before it.
@@ -352,7 +352,7 @@ fn a_call_on_a_stream_that_another_thread_destroys_leaves_no_copies() {
         ..Call::default()
     };
     let id = OperatorId::find(c"neg").expect("an operator");
-    // As a call has it that the other thread overtakes.
+    // The stream is held as by a call that another thread overtakes.
     let stream = device.create_stream(0).unwrap();
     destroy_stream(stream.id()).unwrap();
     // SAFETY: the memory lives until it was waited for.

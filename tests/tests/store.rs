@@ -1,5 +1,5 @@
-//! What a host keeps from process to process, through the C ABI. The host is this test in other processes, so that each has
-//! an environment of its own.
+//! Values that a host keeps from process to process, through the C ABI. The host is this test program in other
+//! processes, so that each has an environment of its own.
 
 #![expect(
     clippy::print_stdout,
@@ -15,7 +15,7 @@ use std::ptr::null_mut;
 use outrigger::ffi::*;
 use outrigger::runtime::Code;
 
-/// What a host is to do: `put KEY VALUE` or `get KEY CAPACITY`, one after the other.
+/// The variable with the tasks of a host: `put KEY VALUE` or `get KEY CAPACITY`, one after the other.
 const ROLE: &str = "OUTRIGGER_TEST_STORE";
 
 /// Begins a line with what a host was told.
@@ -78,7 +78,7 @@ fn said(status: *mut otr_status_t, told: impl FnOnce() -> String) -> String {
     }
 }
 
-/// What a host is told that does one thing after the other, with a store there.
+/// The answers to a host that does one thing after the other, with a store there.
 fn host(store: &str, tasks: &[&str]) -> Vec<String> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "store::role", "--nocapture"])
@@ -100,7 +100,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// What a host is told of a value that is not there.
+/// The answer to a host that asks for a value that is not there.
 fn none() -> String {
     format!(
         "{}: the store has no value for this key: otr_store_put keeps one",

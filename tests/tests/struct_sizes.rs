@@ -129,7 +129,7 @@ fn sized() -> BTreeSet<String> {
     let header = header("outrigger.h") + &header("framework.h");
     let marks = header.split("// sizeof(").skip(1);
     let of_caller = marks.filter_map(|text| text.lines().next()?.strip_suffix(')'));
-    // Those that drivers get, too.
+    // Structs that drivers get, too.
     let shared = ["otr_operator_call_t", "otr_launch_t"].map(str::to_owned);
     of_caller.map(str::to_owned).chain(shared).collect()
 }

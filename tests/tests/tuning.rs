@@ -82,7 +82,7 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).collect()
 }
 
-/// What the call says: the number of the chosen candidate, and the times.
+/// The answer of the call: the number of the chosen candidate, and the times.
 fn ask(asked: &Value) -> Value {
     let candidates = texts(&asked["candidates"]);
     let candidates = pointers(&candidates);
@@ -166,7 +166,7 @@ impl Bench {
         json!({"sizes": sizes, "candidates": candidates, "flags": flags, "worker": worker})
     }
 
-    /// What a host is told that asks one question after the other, and all that it has written.
+    /// The answers to a host that asks one question after the other, and all that it has written.
     fn host(&self, mode: &str, asked: &[Value]) -> (Vec<Value>, String) {
         let path = self.0.join("asked");
         std::fs::write(&path, serde_json::to_string(asked).unwrap()).unwrap();
@@ -190,7 +190,7 @@ impl Bench {
         (told, log)
     }
 
-    /// What was measured so far: words of workers, and candidates.
+    /// The measurements so far: words of workers, and candidates.
     fn measured(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.0.join("log")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -214,7 +214,7 @@ fn told(chosen: u32, times: &[u64]) -> Value {
 const ALL: &[&str] = &["default", "fast", "slow"];
 const TIMES: &[u64] = &[100, 10, 100];
 
-/// What a worker measures of them: the default and the best once more.
+/// The measurements of a worker that measures all: the default and the best once more.
 fn measured_all(worker: &str) -> Vec<String> {
     let all = [ALL, &["default", "fast"]].concat();
     all.iter().map(|name| format!("{worker} {name}")).collect()
@@ -332,7 +332,7 @@ fn a_worker_that_has_left_is_started_again() {
         .collect();
     let (answers, log) = bench.host("cached", &asked);
     assert_eq!(answers, vec![told(0, &[10, 100]); 3], "{log}");
-    // One that leaves instead of a reply has failed when it has done so twice.
+    // A worker that leaves instead of a reply has failed when it has done so twice.
     let gone = bench.asked("d", &["slow", "gone", "fast"], OTR_TUNE_MEASURE, "w");
     assert_eq!(bench.host("cached", &[gone]).0, [told(2, &[100, 0, 10])]);
     let gone = bench.measured().into_iter().filter(|line| line == "w gone");
@@ -350,7 +350,7 @@ fn a_choice_is_measured_again_unless_a_person_has_pinned_it() {
     assert_eq!(answers, [told(1, TIMES), told(1, TIMES)]);
     let both = [measured_all("one"), measured_all("two")].concat();
     assert_eq!(bench.measured(), both);
-    // As a person does it with `outrigger tune --json` and `--pin`.
+    // The choice is pinned as a person does it with `outrigger tune --json` and `--pin`.
     let mut choices = bench.choices();
     choices[0].chosen = "slow".to_owned();
     bench.tuner().pin(&choices).unwrap();

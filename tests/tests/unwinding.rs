@@ -150,7 +150,7 @@ fn a_panic_of_a_rust_host_is_the_failure_of_its_work_or_goes_no_further() {
     assert_eq!(failed.code(), Code::EXECUTION);
     stream.synchronize().unwrap();
 
-    // Who only listens changes nothing.
+    // An observer that only listens changes nothing.
     static HEARD: AtomicU32 = AtomicU32::new(0);
     let observer = add_observer(ObservationKinds::ALL, |_| {
         HEARD.fetch_add(1, Ordering::SeqCst);
@@ -164,7 +164,7 @@ fn a_panic_of_a_rust_host_is_the_failure_of_its_work_or_goes_no_further() {
     remove_observer(observer).unwrap();
     assert!(HEARD.load(Ordering::SeqCst) >= 3);
 
-    // Who fails to release memory has released nothing.
+    // An observer that fails to release memory has released nothing.
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let observer = add_pressure_observer(|_| {
         ASKED.fetch_add(1, Ordering::SeqCst);

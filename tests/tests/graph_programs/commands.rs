@@ -16,7 +16,7 @@ pub(crate) fn width(dtype: DType) -> u64 {
     if dtype == DType::F32 { 4 } else { 8 }
 }
 
-/// Where a command goes.
+/// The stream or the graph that a command goes to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum To<'a> {
     Stream(u64),

@@ -27,7 +27,7 @@ impl PartialEq for Data {
     }
 }
 
-/// What the host sends to devices.
+/// The numbers that the host sends to devices.
 pub(crate) const SENT: [i64; COUNT] = [3, 1, 4, 1, 5, -9, 2, 6, 5, 3, -5, 8, 9, 7, 9, -3];
 
 /// The two sets of buffers that programs run on, and what the host has received.
@@ -207,7 +207,7 @@ pub(crate) fn chosen(choice: Choice, value: i64) -> Option<usize> {
     }
 }
 
-/// What kernels and host functions of the test compute.
+/// The function that kernels and host functions of the test compute.
 pub(crate) fn mix(to: i64, from: i64, k: i64) -> i64 {
     to.wrapping_mul(3).wrapping_add(from).wrapping_add(k)
 }

@@ -18,7 +18,7 @@ pub(crate) const DEPTH: usize = 2;
 pub(crate) const FLOATS: usize = 3;
 /// All buffers that a program is given.
 pub(crate) const GLOBALS: usize = 2 * FLOATS;
-/// Where predicates lie.
+/// The buffer with the predicates.
 pub(crate) const PREDICATES: usize = GLOBALS - 1;
 /// Buffers that live within a block, by slot: the first half are of f32.
 const SLOTS: usize = 4;
@@ -26,7 +26,7 @@ const SLOTS: usize = 4;
 /// A buffer by its number: first those that the program is given, then each allocation anew.
 pub(crate) type Buffer = usize;
 
-/// What one command does. All of it is exact, so that results are compared bit by bit.
+/// The work of one command. All of it is exact, so that results are compared bit by bit.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// Numbers of a range become `value`.
@@ -85,7 +85,7 @@ pub(crate) struct Range {
     pub(crate) count: usize,
 }
 
-/// How a predicate chooses among bodies.
+/// The way in which a predicate chooses among bodies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Choice {
     If,
@@ -115,7 +115,7 @@ pub(crate) struct Block {
     pub(crate) left: Vec<Buffer>,
 }
 
-/// What a random act is before it is resolved: numbers are taken modulo what there is.
+/// A random act before it is resolved: numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
 pub(crate) enum Draft {
     Fill(usize, usize, Range, i64),
@@ -183,7 +183,7 @@ pub(crate) struct Resolver {
     named: bool,
 }
 
-/// What is alive while a block is resolved.
+/// The buffers that are alive while a block is resolved.
 #[derive(Clone)]
 struct Scope {
     /// Buffers that are not of this block, by type: f32, i64.
@@ -374,7 +374,7 @@ impl Resolver {
 /// The host's side of a download, among the buffers that acts use.
 pub(crate) const HOST: Buffer = usize::MAX;
 
-/// What an act reads and writes.
+/// The buffers that an act reads and writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uses {
     pub(crate) reads: BTreeSet<Buffer>,
@@ -430,7 +430,7 @@ impl Act {
 }
 
 impl Block {
-    /// What its acts read and write, without what lives only within it.
+    /// The buffers that the acts of the block read and write, without those that live only within it.
     pub(crate) fn uses(&self) -> Uses {
         let mut uses = Uses::default();
         self.acts.iter().for_each(|act| uses.add(act.uses()));

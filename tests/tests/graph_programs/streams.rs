@@ -14,13 +14,13 @@ use super::program::{
     Act, Block, Buffer, COUNT, Choice, DEPTH, GLOBALS, LANES, PREDICATES, Uses, Work,
 };
 
-/// Where buffers lie, and of what type they are.
+/// The addresses of buffers, and their types.
 pub(crate) type Places = HashMap<Buffer, (u64, DType)>;
 
 /// Streams and events of a device, and where the host receives numbers.
 pub(crate) struct Env {
     pub(crate) device: u32,
-    /// By depth.
+    /// The streams by depth.
     pub(crate) lanes: Vec<[u64; LANES]>,
     pub(crate) events: Vec<u64>,
     pub(crate) received: Box<[AtomicI64; COUNT]>,
@@ -64,11 +64,11 @@ pub(crate) fn number(choice: Choice) -> u32 {
     }
 }
 
-/// How a program runs on streams.
+/// The way in which a program runs on streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub(crate) capture: bool,
-    /// What is left at a block's end is freed after it.
+    /// Whether the buffers that are left at a block's end are freed after it.
     pub(crate) late: bool,
     /// The pool of the capture, or 0.
     pub(crate) pool: u64,
@@ -116,9 +116,9 @@ struct Lanes<'a> {
     places: Places,
     /// Lanes that the block has used: the first one, and those that wait for others.
     joined: [bool; LANES],
-    /// Works so far.
+    /// The number of works so far.
     count: [usize; LANES],
-    /// How many works of each lane come before what a lane does next.
+    /// The number of works of each lane that come before what a lane does next.
     seen: [[usize; LANES]; LANES],
     writes: HashMap<Buffer, (usize, usize)>,
     reads: HashMap<Buffer, Vec<(usize, usize)>>,

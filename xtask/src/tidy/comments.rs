@@ -33,6 +33,7 @@ const IN_FORCE: &[&str] = &[
     "frameworks",
     "drivers/opencl",
     "drivers/cuda",
+    "tests/tests",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
