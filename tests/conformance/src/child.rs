@@ -23,19 +23,19 @@ pub const HELPER_COMMAND: &str = "conformance-helper";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
-    /// What is tried next.
+    /// The step that is tried next.
     Step(String),
     /// A remark for the report.
     Note(String),
     /// A measured number.
     Figure(Figure),
-    /// What the driver says of itself.
+    /// The facts that the driver tells of itself.
     Driver(Box<DriverFacts>),
     /// The end. Nothing follows, and the process exits with 0.
     End(End),
 }
 
-/// How a test ended by itself.
+/// The end of a test that ended by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
@@ -45,7 +45,7 @@ pub(crate) enum End {
     Unsupported(Vec<Need>),
 }
 
-/// Where threads panicked, and with which text.
+/// The places where threads panicked, with the texts.
 static PANICS: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
 
 /// Runs one test in this process, or describes the driver where `id` is `None`. Standard input is the
@@ -55,7 +55,7 @@ static PANICS: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
 /// If standard input is no such socket, or there is no test of this id.
 pub fn run_test(id: Option<&str>, spec: &str, seed: u64) -> std::io::Result<()> {
     let runner = std::io::stdin().as_fd().try_clone_to_owned()?;
-    // What follows would outlive a runner that was killed.
+    // Without the signal, this process would outlive a runner that was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // A crash is looked for here and costs a test; nobody looks at its core.
     rustix::process::setrlimit(
@@ -119,7 +119,7 @@ pub fn run_helper(name: &str, spec: &str, seed: u64) -> Verdict {
     (helper.run)(&Context::new(spec, seed, Box::new(std::io::sink())))
 }
 
-/// What the driver does not declare of what a test needs.
+/// The capabilities that a test needs and the driver does not declare.
 fn missing(test: &Test, context: &Context) -> Verdict<Vec<Need>> {
     if test.needs.is_empty() {
         return Ok(Vec::new());

@@ -1,5 +1,4 @@
-//! What a test gets: the driver under test, random numbers with a seed, and ways to report more than
-//! pass or fail.
+//! The context of a test: the driver under test, random numbers with a seed, and ways to report more than pass or fail.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -21,21 +20,21 @@ use crate::{Failure, Need, Verdict};
 /// A measured number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was measured.
+    /// The name of what was measured.
     pub name: String,
     /// The number.
     pub value: f64,
-    /// Its unit.
+    /// The unit of the number.
     pub unit: String,
-    /// What the device declares to reach at most, in the same unit.
+    /// The most that the device declares to reach, in the same unit.
     pub peak: Option<f64>,
 }
 
-/// What a test gets. Made once, in the process of the test.
+/// The context of a test, made once, in the process of the test.
 pub struct Context {
     spec: String,
     seed: u64,
-    /// Where what is said goes to: the runner.
+    /// The way to the runner, for all that is said.
     out: Mutex<Box<dyn Write + Send>>,
 }
 
@@ -48,7 +47,7 @@ impl Context {
         }
     }
 
-    /// How the driver under test is asked for: `NAME?OPTIONS` or `PATH?OPTIONS`.
+    /// The driver under test, as it is asked for: `NAME?OPTIONS` or `PATH?OPTIONS`.
     pub fn spec(&self) -> &str {
         &self.spec
     }

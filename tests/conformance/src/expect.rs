@@ -9,13 +9,13 @@ use toml::value::Date;
 
 use crate::select::Pattern;
 
-/// What a vendor says of a test.
+/// The statement of a vendor on a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// It is run and fails.
+    /// The test is run and fails.
     Xfail,
-    /// It is not run.
+    /// The test is not run.
     Waived,
 }
 
@@ -25,11 +25,11 @@ pub enum Expected {
 pub struct Exception {
     /// The pattern of the entry.
     pub test: String,
-    /// What it says.
+    /// The statement of the entry.
     pub status: Expected,
-    /// Why.
+    /// The reason of the entry.
     pub reason: String,
-    /// Where more is said.
+    /// The place where more is said.
     pub link: Option<String>,
     /// The last day on which it holds, as `2027-03-31`.
     pub expires: String,
@@ -61,10 +61,10 @@ pub struct Expectations(Vec<(Pattern, Exception)>);
 /// A file of expectations that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadExpectations {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0} cannot be read: {1}")]
     Unreadable(String, std::io::Error),
-    /// Its form is wrong.
+    /// The form of the file is wrong.
     #[error("{0}: {1}")]
     Malformed(String, String),
 }

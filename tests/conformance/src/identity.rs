@@ -15,14 +15,14 @@ use crate::{Failure, Need, Verdict, rules, test};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
-    /// Its version.
+    /// The version of the suite.
     pub version: String,
     /// The contract it tests, as `1.0`.
     pub contract: String,
     /// A hash over the ids, rules, needs and limits of all tests, the texts of the rules, and the sources
     /// of the suite.
     pub hash: String,
-    /// How many tests it has.
+    /// The number of tests in the suite.
     pub tests: u32,
 }
 
@@ -67,13 +67,13 @@ impl Suite {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverFacts {
-    /// How it was asked for.
+    /// The driver as it was asked for.
     pub spec: String,
-    /// Its short name.
+    /// The short name of the driver.
     pub name: String,
-    /// Who makes it.
+    /// The maker of the driver.
     pub vendor: String,
-    /// Its version.
+    /// The version of the driver.
     pub version: String,
     /// The version of the contract that it was compiled with, as `1.0`.
     pub contract: String,
@@ -81,9 +81,9 @@ pub struct DriverFacts {
     pub file: PathBuf,
     /// The hash of that file (SHA-256).
     pub file_sha256: String,
-    /// What it declares of what a driver may leave out.
+    /// The parts that a driver may leave out and this one declares.
     pub capabilities: Vec<Need>,
-    /// Its devices.
+    /// The devices of the driver.
     pub devices: Vec<DeviceFacts>,
 }
 
@@ -91,17 +91,17 @@ pub struct DriverFacts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceFacts {
-    /// Its name.
+    /// The name of the device.
     pub name: String,
-    /// Who makes it.
+    /// The maker of the device.
     pub vendor: String,
-    /// Its number across processes, as hexadecimal digits; empty if it has none.
+    /// The number of the device across processes, as hexadecimal digits; empty if it has none.
     pub uuid: String,
-    /// Its memory in bytes.
+    /// The memory of the device in bytes.
     pub total_memory: u64,
-    /// What its allocations are aligned to, in bytes.
+    /// The alignment of allocations, in bytes.
     pub address_alignment: u32,
-    /// Its parallel units; 0 if unknown.
+    /// The parallel units of the device; 0 if unknown.
     pub compute_units: u32,
     /// Peak bandwidth in bytes per second; 0 if unknown.
     pub peak_bytes_per_second: u64,

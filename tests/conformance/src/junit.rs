@@ -61,7 +61,7 @@ impl Report {
     }
 }
 
-/// What stands beside the outcome.
+/// The text that stands beside the outcome.
 fn message(record: &Record) -> Option<String> {
     if let Some(failure) = record
         .failure

@@ -26,7 +26,7 @@ pub enum Need {
     VirtualMemory,
     /// The group `pinned_memory`.
     Pinned,
-    /// Its entries `pin` and `unpin`.
+    /// The entries `pin` and `unpin` of the group `pinned_memory`.
     Pin,
     /// The group `peer`.
     Peer,
@@ -46,19 +46,19 @@ pub enum Need {
     Operators,
     /// The group `graph`.
     Graphs,
-    /// Its entry `update`.
+    /// The entry `update` of the group `graph`.
     GraphUpdate,
-    /// Its entry `update_part`.
+    /// The entry `update_part` of the group `graph`.
     GraphUpdatePart,
     /// The group `ipc`.
     Ipc,
-    /// Its entries for events.
+    /// The entries of the group `ipc` for events.
     IpcEvents,
-    /// Its entries for memory without an address.
+    /// The entries of the group `ipc` for memory without an address.
     IpcPhysical,
     /// The table `collectives`.
     Collectives,
-    /// Its entry `exchange`.
+    /// The entry `exchange` of the table `collectives`.
     CollectivesExchange,
     /// The table `native_queue`.
     NativeQueue,
@@ -66,7 +66,7 @@ pub enum Need {
     Library,
 }
 
-/// What is loaded to see whether a driver takes host functions. It is never launched.
+/// The function that is loaded to see whether a driver takes host functions. It is never launched.
 unsafe extern "C" fn probe(_: *const c_void, _: u32, _: i64) -> i32 {
     Code::OK.0
 }
@@ -86,7 +86,7 @@ macro_rules! has_entry {
 }
 
 impl Need {
-    /// All of them.
+    /// All needs.
     pub const ALL: [Self; 27] = [
         Self::TwoDevices,
         Self::HostVisible,

@@ -17,21 +17,21 @@ use crate::identity::DriverFacts;
 use crate::record::{Record, Status};
 use crate::{Failure, Test};
 
-/// How much of what a process printed is kept, in bytes.
+/// The bytes that are kept of what a process printed.
 const KEPT_OUTPUT: usize = 8 << 10;
 
-/// How long a process may take to end once it closed its side, and its output to arrive.
+/// The time that a process may take to end once it closed its side, and its output to arrive.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a driver may take to open and to describe itself.
+/// The time that a driver may take to open and to describe itself.
 const DESCRIBE_LIMIT: Duration = Duration::from_secs(120);
 
-/// How the processes of a run are started.
+/// The way in which the processes of a run are started.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     /// The program that knows the commands of [`child`](crate::child).
     pub(crate) program: PathBuf,
-    /// How the driver is asked for.
+    /// The driver as it is asked for.
     pub(crate) spec: String,
     /// The seed of the run.
     pub(crate) seed: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Launch {
     pub(crate) limit_factor: f64,
 }
 
-/// What a process said and how it ended.
+/// The messages of a process, and how it ended.
 struct Ended {
     messages: Vec<Message>,
     /// `None` if it was killed because its time was up.

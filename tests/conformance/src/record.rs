@@ -13,7 +13,7 @@ use crate::{Failure, Figure, Need};
 pub enum Status {
     /// The driver did what the rules say.
     Pass,
-    /// It did not.
+    /// The driver did not do what the rules say.
     Fail,
     /// The process of the test ended by a signal or an exit of its own.
     Crash,
@@ -21,18 +21,18 @@ pub enum Status {
     Timeout,
     /// The driver answered that the device is lost.
     DeviceLost,
-    /// It does not declare what the test is about.
+    /// The driver does not declare what the test is about.
     Unsupported,
-    /// It failed, as the file of expectations says.
+    /// The test failed, as the file of expectations says.
     Xfail,
-    /// It passed, although the file of expectations says that it fails.
+    /// The test passed, although the file of expectations says that it fails.
     Xpass,
-    /// It was not run, as the file of expectations says.
+    /// The test was not run, as the file of expectations says.
     Waived,
 }
 
 impl Status {
-    /// All of them, the worst first.
+    /// All outcomes, the worst first.
     pub const ALL: [Self; 9] = [
         Self::Crash,
         Self::Timeout,
@@ -45,7 +45,7 @@ impl Status {
         Self::Pass,
     ];
 
-    /// As it is written in reports.
+    /// The name of the outcome in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -80,34 +80,34 @@ impl fmt::Display for Status {
     }
 }
 
-/// What is kept of one test that was run.
+/// The record of one test that was run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Its id.
+    /// The id of the test.
     pub id: String,
-    /// Its outcome.
+    /// The outcome of the test.
     pub status: Status,
-    /// How long its process lived, in microseconds.
+    /// The life of the test's process, in microseconds.
     pub micros: u64,
-    /// What was wrong, and where in the suite; also of an expected failure.
+    /// The failure: what was wrong, and where in the suite; also an expected one.
     pub failure: Option<Failure>,
-    /// What the test said that it tried last, where it crashed or hung.
+    /// The step that the test said it tried last, where it crashed or hung.
     pub step: Option<String>,
-    /// What the driver does not declare, where the test is unsupported.
+    /// The capabilities that the driver does not declare, where the test is unsupported.
     pub missing: Vec<Need>,
     /// Remarks of the test.
     pub notes: Vec<String>,
-    /// What it measured.
+    /// The figures that the test measured.
     pub figures: Vec<Figure>,
-    /// What its process printed, cut to its last kilobytes.
+    /// The text that the process printed, cut to its last kilobytes.
     pub output: Option<String>,
-    /// The entry in the file of expectations that covers it.
+    /// The entry in the file of expectations that covers the test.
     pub exception: Option<Exception>,
 }
 
 impl Record {
-    /// What was wrong, as one line that is not too long; empty if nothing was.
+    /// The failure as one line that is not too long; empty if nothing was wrong.
     pub fn brief(&self) -> String {
         const LONG: usize = 160;
         let message = self.failure.as_ref().map_or("", |f| f.message.as_str());
@@ -120,7 +120,7 @@ impl Record {
     }
 }
 
-/// How often each outcome occurred.
+/// The number of times that each outcome occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each field counts the outcome of its name")]
@@ -161,7 +161,7 @@ impl Totals {
         } += 1;
     }
 
-    /// How often an outcome occurred.
+    /// The number of times that an outcome occurred.
     pub fn get(&self, status: Status) -> u32 {
         match status {
             Status::Pass => self.pass,
@@ -176,18 +176,18 @@ impl Totals {
         }
     }
 
-    /// How many outcomes there were.
+    /// The number of all outcomes.
     pub fn all(&self) -> u32 {
         Status::ALL.iter().map(|status| self.get(*status)).sum()
     }
 
-    /// How many of them are failures that no file of expectations covers.
+    /// The number of failures that no file of expectations covers.
     pub fn failures(&self) -> u32 {
         let failures = Status::ALL.iter().filter(|status| status.is_failure());
         failures.map(|status| self.get(*status)).sum()
     }
 
-    /// How many rest on the file of expectations.
+    /// The number of outcomes that rest on the file of expectations.
     pub fn excepted(&self) -> u32 {
         self.xfail + self.xpass + self.waived
     }

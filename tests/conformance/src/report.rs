@@ -14,7 +14,7 @@ use crate::select::Selection;
 /// The form of reports and journals. Another form has another number.
 pub const FORMAT: &str = "outrigger-conformance/1";
 
-/// What was fixed before the first test ran.
+/// The facts that were fixed before the first test ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -36,9 +36,9 @@ pub struct Head {
     pub seed: u64,
     /// By how much the limits in time were stretched.
     pub limit_factor: f64,
-    /// Which tests were asked for.
+    /// The tests that were asked for.
     pub selection: Selection,
-    /// The ids of the tests that this means, in the order of the suite.
+    /// The ids of the tests that the selection means, in the order of the suite.
     pub planned: Vec<String>,
 }
 
@@ -52,13 +52,14 @@ pub struct Sealed {
     pub link: Link,
 }
 
-/// What a run says of the driver.
+/// The statement of a run on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conclusion {
     /// All tests of the suite ran; all passed or are about what the driver does not declare.
     Conformant,
-    /// The same, but for tests that the file of expectations excepts.
+    /// All tests of the suite ran; those that did not pass are excepted by the file of expectations, or are about what
+    /// the driver does not declare.
     ConformantWithExceptions,
     /// Nothing failed, but not all tests were asked for.
     Partial,
@@ -67,7 +68,7 @@ pub enum Conclusion {
 }
 
 impl Conclusion {
-    /// What follows from a selection and the outcomes.
+    /// The conclusion that follows from a selection and the outcomes.
     pub fn of(selection: &Selection, totals: &Totals) -> Self {
         if totals.failures() > 0 {
             Self::Failed
@@ -80,7 +81,7 @@ impl Conclusion {
         }
     }
 
-    /// As a sentence for people.
+    /// The conclusion as a sentence for people.
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::Conformant => "The driver is conformant.",
@@ -99,11 +100,11 @@ impl Conclusion {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// What was fixed before.
+    /// The facts that were fixed before the tests ran.
     pub head: Head,
-    /// What follows from the records.
+    /// The conclusion that follows from the records.
     pub conclusion: Conclusion,
-    /// How often each outcome occurred.
+    /// The number of times that each outcome occurred.
     pub totals: Totals,
     /// A record of each test, in the order in which they ended.
     pub records: Vec<Sealed>,

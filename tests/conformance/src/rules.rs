@@ -4,9 +4,9 @@
 /// A numbered rule of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// As tests name it, such as `R16`.
+    /// The name by which tests know the rule, such as `R16`.
     pub name: String,
-    /// Its text as one line.
+    /// The text of the rule as one line.
     pub text: String,
 }
 

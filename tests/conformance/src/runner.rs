@@ -15,22 +15,22 @@ use crate::report::{FORMAT, Head, Report, Sealed};
 use crate::select::{BadPattern, Selection};
 use crate::{Test, Tier};
 
-/// What is to be run, and how.
+/// The run that is to be made: the tests, and how they run.
 #[derive(Debug)]
 pub struct Plan {
     /// The program that runs tests by [`TEST_COMMAND`](crate::TEST_COMMAND): usually the running one.
     pub program: PathBuf,
-    /// How the driver is asked for.
+    /// The driver as it is asked for.
     pub driver: String,
-    /// Which tests.
+    /// The tests that run.
     pub selection: Selection,
     /// The seed of all choices.
     pub seed: u64,
-    /// How many tests run at a time; at least one does.
+    /// The number of tests that run at a time; at least one does.
     pub jobs: usize,
     /// By how much the limits in time are stretched, for simulators and slow machines; above 0.
     pub limit_factor: f64,
-    /// What is known to fail.
+    /// The failures that are known.
     pub expectations: Expectations,
     /// Ends the run after so many failures. Its report lacks the rest, and is refused by `verify`.
     pub max_failures: Option<u32>,
@@ -52,9 +52,9 @@ pub enum RunError {
     /// The driver cannot be opened, so that there is nothing to test.
     #[error("the driver {spec} cannot be tested: {reason}")]
     Driver {
-        /// How it was asked for.
+        /// The driver as it was asked for.
         spec: String,
-        /// Why.
+        /// The reason why the driver cannot be opened.
         reason: String,
     },
     /// The selection is none.
@@ -204,7 +204,7 @@ pub fn resume(
     plan.finish(head, journal, records, watcher)
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 struct State<'a> {
     queue: Mutex<VecDeque<&'static Test>>,
     kept: Mutex<Kept>,
@@ -220,7 +220,7 @@ struct Kept {
     totals: Totals,
     /// Whether there were as many failures as are looked for.
     enough: bool,
-    /// What ended the run before its time.
+    /// The error that ended the run before its time.
     error: Option<RunError>,
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Test, Tier, rules, test};
 
-/// Which tests are wanted. Without anything said: all of them.
+/// The tests that are wanted. Without anything said: all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Selection {

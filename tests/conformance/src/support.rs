@@ -30,7 +30,7 @@ impl Gate {
         self.0.opened.notify_all();
     }
 
-    /// What waits at this gate when it is called.
+    /// A function that waits at this gate when it is called.
     pub fn waiter(&self) -> impl FnOnce() + Send + 'static {
         let door = Arc::clone(&self.0);
         move || {

@@ -1,5 +1,5 @@
-//! Where to begin when many tests fail: the rules of which the largest share of the tests failed. One
-//! defect fails tests of many rules, but most tests of the rule that it breaks.
+//! The rules to begin with when many tests fail: those of which the largest share of the tests failed. One defect fails
+//! tests of many rules, but most tests of the rule that it breaks.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::find;
 use crate::record::Status;
 use crate::report::Report;
 
-/// So many are named: what is behind them failed along with others.
+/// The most rules that are named: those behind them failed along with others.
 const MOST: usize = 5;
 
 /// A rule whose tests failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Suspect {
-    /// Its name, as `R16`.
+    /// The name of the rule, as `R16`.
     pub rule: &'static str,
-    /// So many of its tests failed.
+    /// The number of its tests that failed.
     pub failed: u64,
-    /// Of so many that were judged.
+    /// The number of its tests that were judged.
     pub judged: u64,
 }
 

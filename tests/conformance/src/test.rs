@@ -25,7 +25,7 @@ pub enum Tier {
     HostAbi,
     /// Many threads, many queues, little memory, long runs.
     Stress,
-    /// What is above the driver, while the driver is made to fail.
+    /// The parts above the driver, while the driver is made to fail.
     Fault,
     /// Figures; nothing fails for being slow.
     Perf,
@@ -73,7 +73,7 @@ impl fmt::Display for Tier {
     }
 }
 
-/// How long a test may take if it says nothing else, in seconds. Far more than it needs on a busy machine.
+/// The seconds that a test may take if it says nothing else. Far more than it needs on a busy machine.
 pub(crate) const DEFAULT_LIMIT: u64 = 30;
 
 /// A test of the suite.
@@ -83,7 +83,7 @@ pub struct Test {
     pub id: &'static str,
     /// The rules that it checks, as `R16` or `H3`. At least one.
     pub rules: &'static [&'static str],
-    /// What the driver must declare for it. A test whose needs are declared always runs.
+    /// The capabilities that the driver must declare for the test. A test whose needs are declared always runs.
     pub needs: &'static [Need],
     /// Capabilities of which this is the test that they fail cleanly where they are not declared. It
     /// runs on every driver and asks [`Context::has`].
@@ -100,7 +100,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Its tier.
+    /// The tier of the test.
     ///
     /// # Panics
     /// If the id starts with none; a test of this crate sees to it that all do.
@@ -108,22 +108,22 @@ impl Test {
         Tier::of(self.id).expect("every id starts with the name of a tier")
     }
 
-    /// After which time it is killed.
+    /// The time after which the test is killed.
     pub fn limit(&self) -> Duration {
         Duration::from_secs(self.limit)
     }
 
-    /// What it checks, as one line.
+    /// The sentence that says what a right driver does, as one line.
     pub fn about(&self) -> String {
         self.about.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
-/// What a second process does for a test, found by its name: see [`Context::helper`].
+/// The work of a second process for a test, found by its name: see [`Context::helper`].
 pub struct Helper {
     /// The name by which tests ask for it.
     pub name: &'static str,
-    /// Its work. Standard input and output are pipes to the test.
+    /// The function of the helper. Standard input and output are pipes to the test.
     pub run: fn(&Context) -> Verdict,
 }
 

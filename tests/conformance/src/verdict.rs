@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 /// The end of a test.
 pub type Verdict<T = ()> = Result<T, Failure>;
 
-/// Why a test failed. Any error becomes one by `?`, which also notes the place.
+/// The reason why a test failed. Any error becomes one by `?`, which also notes the place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What was expected and what was found.
+    /// The text: what was expected and what was found.
     pub message: String,
     /// File and line of the suite.
     pub place: String,
@@ -71,13 +71,13 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a call answered, as one code: of raw calls (`i32`), of results of the device crate, and of
+/// The answer of a call as one code: of raw calls (`i32`), of results of the device crate, and of
 /// queries, whose `false` is NOT_READY.
 pub(crate) trait Answer {
     /// The code of the answer.
     fn code(&self) -> Code;
 
-    /// What the driver says of a failure, where the answer holds it.
+    /// The text of the driver on a failure, where the answer holds it.
     fn text(&self) -> String {
         String::new()
     }

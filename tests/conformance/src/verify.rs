@@ -9,13 +9,13 @@ use crate::record::{Status, Totals};
 use crate::report::{Conclusion, FORMAT, Report};
 use crate::{Test, find, seal};
 
-/// Why a report is refused.
+/// The reason why a report is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It is no report, or it ends in the middle.
+    /// The text is no report, or it ends in the middle.
     #[error("this is no whole report: {0}")]
     Malformed(serde_json::Error),
-    /// It has another form.
+    /// The report has another form.
     #[error("its form is `{0}`, and this program reads `{FORMAT}`")]
     Format(String),
     /// Another suite made it.
@@ -35,9 +35,9 @@ pub enum Refusal {
          that was"
     )]
     Altered {
-        /// Its place, from 1.
+        /// The place of the record, from 1.
         number: usize,
-        /// The test that it names.
+        /// The test that the record names.
         id: String,
     },
     /// The end of the chain is another one.
@@ -52,9 +52,9 @@ pub enum Refusal {
         count
     )]
     Missing {
-        /// How many.
+        /// The number of records that are missing.
         count: usize,
-        /// The first of them.
+        /// The first test of them.
         first: String,
     },
     /// A record that should not be there.
@@ -65,9 +65,9 @@ pub enum Refusal {
     Outcome {
         /// The test.
         id: String,
-        /// What its record says.
+        /// The outcome that the record of the test says.
         status: Status,
-        /// Why that cannot be.
+        /// The reason why that cannot be.
         reason: &'static str,
     },
     /// The totals or the conclusion are wrong.

@@ -55,7 +55,7 @@ fn every_rule_has_a_test_and_every_test_names_rules_that_exist() {
 
 #[test]
 fn a_capability_that_tests_need_has_a_test_that_its_absence_fails_cleanly() {
-    // These are no offers that could be declared: each driver has one side of them.
+    // The needs that are no offers: each driver has one side of them.
     let sides = [
         Need::HostVisible,
         Need::HostInvisible,
@@ -116,7 +116,7 @@ fn every_function_of_the_host_contract_is_called_by_the_tier_host_abi() {
     let mut called: BTreeSet<String> = BTreeSet::new();
     for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/host")) {
         let source = fs::read_to_string(&path).expect("a source");
-        // What others share counts; tests of other tiers, which the folder has too, do not.
+        // Calls that others share count; tests of other tiers, which the folder has too, do not.
         if source.contains("tests! { \"host-abi.") || !source.contains("tests! {") {
             called.extend(calls(&source).map(str::to_owned));
         }

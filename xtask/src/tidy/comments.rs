@@ -34,6 +34,7 @@ const IN_FORCE: &[&str] = &[
     "drivers/opencl",
     "drivers/cuda",
     "tests/tests",
+    "tests/conformance",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.

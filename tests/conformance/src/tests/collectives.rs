@@ -109,7 +109,7 @@ fn element(rank: u32, at: usize) -> i32 {
     1 + ((at as u32 * 7 + rank * 5) % 3) as i32
 }
 
-/// What a reduction gives for such elements.
+/// The result of a reduction of such elements.
 fn combined(reduction: Reduction, ranks: u32, at: usize) -> f64 {
     let values = (0..ranks).map(|rank| f64::from(element(rank, at)));
     match reduction {
@@ -230,7 +230,7 @@ fn floats_of(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// So many f32 of a rank, all small whole numbers.
+/// The f32 numbers of a rank, all small and whole.
 fn own_floats(rank: &Rank<'_>, count: usize) -> Vec<u8> {
     bytes_of((0..count).map(|at| element(rank.number(), at) as f32))
 }
@@ -327,7 +327,7 @@ fn reduce_scatter(context: &Context) -> Verdict {
 
 // ---- Bytes -----------------------------------------------------------------------------------------
 
-/// What a rank has at the beginning.
+/// The bytes that a rank has at the beginning.
 fn own_bytes(rank: u32, size: usize) -> Vec<u8> {
     pattern(size, 100 + u64::from(rank))
 }
@@ -486,7 +486,7 @@ fn a_size_of_0(context: &Context) -> Verdict {
             rank.queue.synchronize()?;
             equal!(log.values(), vec![1, 2], "the host calls around them");
         }
-        // What has a size still works.
+        // A call that has a size still works.
         let mut places = Vec::new();
         for rank in ranks {
             let memory = rank.holding(&own_bytes(rank.number(), 100))?;

@@ -1,6 +1,6 @@
-//! What holds with an optional part of the contract and without it: the mandatory part works, and a
-//! missing part is refused with the documented code. These tests run on every driver, so no driver
-//! passes because nothing was tested.
+//! Rules that hold with an optional part of the contract and without it: the mandatory part works,
+//! and a missing part is refused with the documented code. These tests run on every driver, so no
+//! driver passes because nothing was tested.
 
 use std::mem::offset_of;
 
@@ -231,7 +231,7 @@ fn flush(context: &Context) -> Verdict {
 fn operators(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let (queue, memory) = (bench.queue()?, bench.memory(4096)?);
-    // As a host does that computes by itself: it takes the bytes, and gives others back.
+    // A host that computes by itself takes the bytes, and gives others back.
     fill(&queue, memory, 4096, &1.5f32.to_ne_bytes())?;
     let doubled: Vec<u8> = read(&queue, memory, 4096)?
         .chunks_exact(4)

@@ -123,7 +123,7 @@ tests! { "core.copy":
     of_all_kinds_in_a_row: R16;
 }
 
-/// Where a copy of a kind has its ends; filled with bytes.
+/// The two ends of a copy of a kind; filled with bytes.
 struct Ends {
     dst: End,
     src: End,

@@ -29,7 +29,7 @@ tests! { "core.error":
     success_leaves_the_text: R5;
     /// Each thread has a text of its own.
     a_text_belongs_to_its_thread: R5 R9;
-    /// What fails on other threads does not touch the text that a thread is reading.
+    /// A call that fails on another thread does not touch the text that a thread is reading.
     a_text_lasts_until_the_next_call: R5 R9;
     /// Eight threads fail at the same time, and each reads its own text.
     many_threads_fail_at_once: R5 R8 R9;

@@ -9,7 +9,7 @@ use crate::test::tests;
 use crate::verdict::{answers, check, equal};
 use crate::{Context, Gate, Verdict};
 
-/// How many patterns are laid down, from where on.
+/// The first byte of a fill, and the number of patterns that are laid down.
 const SMALL: &[(usize, usize)] = &[(0, 1), (0, 2), (0, 3), (64, 7), (128, 8), (0, 31)];
 const ODD: &[(usize, usize)] = &[(1, 1), (3, 3), (7, 33), (13, 64), (63, 100), (5, 4099)];
 const LARGE: &[(usize, usize)] = &[(0, 4096), (64, 5000), (0, 65_537), (1, 70_001)];

@@ -38,7 +38,7 @@ tests! { "core.host_call":
     failing_calls_are_called_once: R20 R27;
     /// OTR_NOT_READY is no failure, and counts as OTR_ERR_EXECUTION.
     not_ready_is_no_outcome: R27;
-    /// What a call was submitted with may be changed until it is called: it is passed by pointer.
+    /// The data of a call may be changed until the call is made: it is passed by pointer.
     the_data_is_the_callers: R10 R27;
     /// A failed submission calls nothing.
     a_refused_call_is_not_called: R4 R27;
@@ -125,15 +125,15 @@ pub(super) mod flag {
     tests! { "core.host_call_flag":
         /// A call that cannot fail has no outcome of its own: what it returns is not looked at.
         what_it_returns_is_ignored: R27;
-        /// It is called after a failure too, is told of it, and the failure is reported.
+        /// A host call is made after a failure too, is told of it, and the failure is reported.
         it_is_told_of_failures: R20 R27;
-        /// It keeps its place among copies and other host calls.
+        /// A host call keeps its place among copies and other host calls.
         it_keeps_its_place: R16 R27;
         /// Submitting it does not wait for work before it, nor for the call.
         submitting_does_not_wait: R17 R27;
-        /// An event behind it has passed when it has returned.
+        /// An event behind a host call has passed when the call has returned.
         an_event_behind_it: R21 R27;
-        /// In a graph it is called at each launch, and does not fail.
+        /// A host call in a graph is made at each launch, and does not fail.
         in_a_graph: R27 R31, needs Graphs;
     }
 

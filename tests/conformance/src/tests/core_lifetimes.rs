@@ -342,7 +342,7 @@ fn any_order_will_do(context: &Context) -> Verdict {
             queues[to].wait_event(&event)?;
             events.push(event);
         }
-        // They outlive the queues, to tell when those are done with the memory.
+        // The last events outlive the queues, to tell when those are done with the memory.
         let mut ends = Vec::new();
         for queue in &queues {
             let end = bench.event()?;

@@ -27,9 +27,9 @@ tests! { "core.memory":
     allocations_do_not_overlap: R13;
     /// Device addresses do not overlap with memory of the host.
     allocations_do_not_overlap_host_memory: R13;
-    /// What an allocation holds stays, whatever happens to its neighbours.
+    /// The contents of an allocation stay, whatever happens to its neighbours.
     contents_stay: R13 R16;
-    /// What is allocated while work runs is apart from what the work uses.
+    /// An allocation that is made while work runs is apart from what the work uses.
     allocations_while_work_runs: R8 R13;
     /// Address 0 is never an allocation, and is not freed.
     zero_is_not_freed: R4 R7 R13, run |c| not_freed(c, |_| 0);
@@ -41,7 +41,7 @@ tests! { "core.memory":
     the_greatest_number_is_not_freed: R4 R7, run |c| not_freed(c, |_| u64::MAX);
     /// A host pointer is not freed.
     a_host_pointer_is_not_freed: R4 R7, run |c| not_freed(c, |_| HostBytes::of(4096, 1).at(0));
-    /// What was freed is not freed again.
+    /// Memory that was freed is not freed again.
     freed_memory_is_not_freed_again: R4 R7;
     /// More than the device has is out of memory, and nothing is taken.
     more_than_all_is_out_of_memory: R4 R5 R29, run |c| too_much(c, |total| total + 1);

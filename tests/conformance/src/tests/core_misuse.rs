@@ -86,7 +86,7 @@ tests! { "core.null":
     fill_pattern: R7, run fill_pattern;
 }
 
-/// What must not be called.
+/// A host call that must not be made.
 unsafe extern "C" fn never(_: *mut c_void, _: i32) -> i32 {
     std::process::abort()
 }

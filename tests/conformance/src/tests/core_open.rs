@@ -28,7 +28,7 @@ tests! { "core.open":
     a_bad_value_is_refused: R7;
     /// A larger struct of a newer host is taken.
     larger_parameters_are_taken: R1;
-    /// What lies behind the `struct_size` of the parameters is not read.
+    /// Bytes behind the `struct_size` of the parameters are not read.
     smaller_parameters_are_taken: R1;
     /// Extension records of unknown type are skipped, in any number.
     unknown_extensions_are_skipped: R3;

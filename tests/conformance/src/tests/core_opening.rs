@@ -34,7 +34,7 @@ tests! { "core.opening":
     close_closes_devices: R58 R12;
     /// Larger parameters of a newer host are taken, and so are unknown extensions.
     newer_parameters_are_taken: R1 R3;
-    /// What lies behind the `struct_size` of the parameters is not read.
+    /// Bytes behind the `struct_size` of the parameters are not read.
     smaller_parameters_are_taken: R1;
     /// A flag that is not known is refused, and the device stays closed.
     flags_are_refused: R4 R7;

@@ -174,7 +174,7 @@ fn no_log_is_taken(context: &Context) -> Verdict {
     let mut host = ours();
     host.log = None;
     symbol.taken(&host, "a host that does not log")?;
-    // What would be logged goes nowhere, and never through the NULL.
+    // A text that would be logged goes nowhere, and never through the NULL.
     let driver = context.open()?;
     check!(
         driver.memory_alloc(0, u64::MAX).is_err(),
@@ -197,7 +197,7 @@ fn an_older_host_is_taken(context: &Context) -> Verdict {
     let symbol = Symbol::load(context)?;
     let mut host = ours();
     host.struct_size = offset_of!(sys::otr_host_info, version);
-    // To read these would end the process.
+    // A driver that reads the members behind the size ends the process.
     host.version = std::ptr::without_provenance(1);
     symbol.taken(&host, "a host_info that ends before its version")?;
     let driver = context.open()?;

@@ -46,7 +46,7 @@ tests! { "graph.record":
     thousands_of_commands_are_kept: R31, needs Graphs;
     /// A queue works as ever behind a recording.
     a_queue_works_behind_a_recording: R31, needs Graphs;
-    /// What was submitted before a recording still runs, and is no part of it.
+    /// Work that was submitted before a recording still runs, and is no part of it.
     what_was_submitted_before_runs: R31, needs Graphs;
     /// Recordings come and go, and leave nothing.
     recordings_come_and_go: R10 R31, needs Graphs;

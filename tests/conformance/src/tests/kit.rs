@@ -1,6 +1,6 @@
-//! What the tests of the driver contract share: a driver whose memory is given back at the end, host
-//! memory for copies, and short calls for what a queue does. This module does not decide whether a
-//! driver is right, except for what is left behind.
+//! The common part of the tests of the driver contract: a driver whose memory is given back at the end, host memory for
+//! copies, and short calls for what a queue does. This module does not decide whether a driver is right, except for
+//! what is left behind.
 //!
 //! A test that fails does not free its memory: its work may still run, and its process ends anyway.
 
@@ -35,7 +35,7 @@ impl Bench {
         Self::of(context.open()?)
     }
 
-    /// The same for a driver that is open.
+    /// The bench over a driver that is open.
     #[track_caller]
     pub(super) fn of(driver: Driver) -> Verdict<Self> {
         let before = free(&driver)?;
@@ -94,7 +94,7 @@ impl Bench {
         Ok(self.driver.queue_create(device, 0)?)
     }
 
-    /// So many queues of device 0.
+    /// Queues of device 0, as many as `count` says.
     #[track_caller]
     pub(super) fn queues(&self, count: usize) -> Verdict<Vec<Queue>> {
         (0..count).map(|_| self.queue()).collect()
@@ -163,7 +163,7 @@ impl HostBytes {
         }
     }
 
-    /// So many bytes of one value.
+    /// A block of bytes of one value.
     pub(super) fn of(size: usize, value: u8) -> Self {
         Self::new(vec![value; size])
     }
@@ -173,7 +173,7 @@ impl HostBytes {
         self.start as u64 + offset as u64
     }
 
-    /// What it holds, once nothing writes to it.
+    /// The bytes that the block holds, once nothing writes to it.
     pub(super) fn get(self) -> Vec<u8> {
         // SAFETY: leaked above; no work writes to it now, as the caller sees to.
         unsafe { std::slice::from_raw_parts(self.start, self.size) }.to_vec()
@@ -197,7 +197,7 @@ impl HostBytes {
     }
 }
 
-/// What was called, in the order of the calls.
+/// The calls that were made, in their order.
 #[derive(Clone, Default)]
 pub(super) struct Log(Arc<Mutex<Vec<u64>>>);
 

@@ -22,9 +22,9 @@ tests! { "memory.ipc":
     freed_memory_is_not_found: R42, needs Ipc;
     /// Bytes that are no handle of the driver answer OTR_ERR_INVALID_HANDLE.
     bytes_of_nothing_are_refused: R42, needs Ipc;
-    /// What is no allocation is not exported.
+    /// An address that is no allocation is not exported.
     what_is_no_allocation_is_not_exported: R4 R7 R42, needs Ipc;
-    /// What was imported does not count as used, is not freed by `memory_free`, and is closed once.
+    /// Imported memory does not count as used, is not freed by `memory_free`, and is closed once.
     an_import_is_closed: R43, needs Ipc;
     /// An exporter that ends leaves its importers usable, and closing succeeds.
     an_exporter_may_end: R44, needs Ipc;
@@ -38,7 +38,7 @@ tests! { "memory.ipc":
     a_destroyed_object_is_not_found: R42 R44, needs Ipc IpcPhysical;
 }
 
-/// What the other process is started as.
+/// The names under which the other process is started.
 pub(super) const HELPERS: &[Helper] = &[
     Helper {
         name: "ipc",
@@ -142,7 +142,7 @@ pub(super) fn serve(mut answer: impl FnMut(&[&str]) -> Verdict<String>) -> Verdi
     Ok(())
 }
 
-/// What the other process does with memory.
+/// The answers of the other process about memory.
 fn memory(bench: &Bench, words: &[&str]) -> Verdict<String> {
     match *words {
         ["memory", handle, size] => use_memory(bench, &parse(handle)?, size.parse()?),
@@ -163,7 +163,7 @@ fn use_memory(bench: &Bench, handle: &IpcHandle, size: u64) -> Verdict<String> {
         whole >= size,
         "R43: an import of {whole} bytes, of which {size} were asked for"
     );
-    // What it says is there: the last byte can be read.
+    // The size that the import tells is there: the last byte can be read.
     read(&bench.queue()?, address + whole - 1, 1)?;
     let again = ipc.memory_import(0, handle)?;
     equal!(again.size, whole, "R43: the bytes of another import");
@@ -252,7 +252,7 @@ fn parse(text: &str) -> Verdict<IpcHandle> {
     Ok(IpcHandle(bytes))
 }
 
-/// What the other process says of a code.
+/// The words of the other process for a code.
 fn refusal(code: Code) -> String {
     format!("code {}", code.0)
 }
@@ -349,7 +349,7 @@ fn freed_memory_is_not_found(context: &Context) -> Verdict {
         refusal(Code::NOT_FOUND),
         "an import of freed memory"
     );
-    // The same addresses, and other memory.
+    // Memory in the same place is other memory.
     let memory = bench.memory(SIZE)?;
     equal!(
         other.ask(&question)?,

@@ -151,11 +151,12 @@ pub(crate) const MODULES: &[&[Test]] = &[
     core_misuse::range::TESTS,
 ];
 
-/// Those that the tests of this crate's own logic name: with all of them, the suite would be compiled a second time.
+/// The modules that the tests of this crate's own logic name: with all of them, the suite would be compiled a second
+/// time.
 #[cfg(test)]
 pub(crate) const MODULES: &[&[Test]] = &[core_open::TESTS, stream_pairs::ORDER];
 
-/// What second processes do.
+/// The work of second processes.
 pub(crate) const HELPERS: &[&[Helper]] = &[
     memory_ipc::HELPERS,
     collectives::processes::HELPERS,

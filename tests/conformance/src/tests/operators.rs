@@ -70,7 +70,7 @@ const LOGITS: [(f64, f64); 4] = [(-3.0, 3.0), (0.0, 1.0), (0.5, 2.0), (0.5, 3.0)
 const REALS: [(f64, f64); 2] = [(-2.0, 2.0), (-2.0, 2.0)];
 const POSITIVE: [(f64, f64); 2] = [(0.1, 0.9), (0.1, 0.9)];
 
-/// Where the square becomes a line.
+/// The point where the square becomes a line.
 const KNEE: [Given<'_>; 1] = [Given::Number(0.75)];
 
 /// Makes a test of each operator for each dtype over the C ABI, and cases for whoever else runs operators.

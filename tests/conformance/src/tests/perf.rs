@@ -12,15 +12,15 @@ use crate::verdict::{check, equal};
 use crate::{Context, Failure, Verdict};
 
 tests! { "perf.copy":
-    /// How fast copies of several sizes go from the host to a device.
+    /// The speed of copies of several sizes from the host to a device.
     from_the_host: R16, run |c| copies(c, CopyKind::HostToDevice);
-    /// How fast copies of several sizes go from a device to the host.
+    /// The speed of copies of several sizes from a device to the host.
     to_the_host: R16, run |c| copies(c, CopyKind::DeviceToHost);
-    /// How fast copies of several sizes go within a device.
+    /// The speed of copies of several sizes within a device.
     within_a_device: R16, run |c| copies(c, CopyKind::DeviceToDevice);
-    /// How fast pinned memory is copied to a device.
+    /// The speed of copies of pinned memory to a device.
     from_pinned_memory: R26, needs Pinned;
-    /// How fast memory is filled.
+    /// The speed of fills.
     fills: R28;
 }
 
@@ -30,7 +30,7 @@ pub(super) mod operators {
     use super::*;
 
     tests! { "perf.operator":
-        /// How fast matrices are multiplied through the C ABI, by the driver's own library or by host kernels.
+        /// The speed of matrix products through the C ABI, by the driver's own library or by host kernels.
         matrix_products: H18, limit 120;
     }
 
@@ -85,19 +85,19 @@ pub(super) mod calls {
     use super::*;
 
     tests! { "perf.call":
-        /// What it takes to submit a small command, and to run it.
+        /// The time to submit a small command, and to run it.
         submissions: R17;
-        /// What it takes to launch a kernel that does next to nothing.
+        /// The time to launch a kernel that does next to nothing.
         launches: R17, needs HostKernels;
-        /// What it takes to wait for a queue with one small command.
+        /// The time to wait for a queue with one small command.
         round_trips: R18;
-        /// What it takes to record, query and wait for events.
+        /// The time to record, query and wait for events.
         events: R21;
-        /// What it takes to hand work from one queue to another and back.
+        /// The time to hand work from one queue to another and back.
         hand_overs: R24;
-        /// What it takes to allocate and free memory.
+        /// The time to allocate and free memory.
         allocations: R29;
-        /// What it takes to launch a graph, for each of its commands.
+        /// The time to launch a graph, for each of its commands.
         graph_launches: R34, needs Graphs;
     }
 
@@ -248,7 +248,7 @@ pub(super) mod calls {
     }
 }
 
-/// What the device declares to move at most, in GB/s; `None` where it says nothing.
+/// The most that the device declares to move, in GB/s; `None` where it says nothing.
 fn peak(driver: &Driver) -> Verdict<Option<f64>> {
     let peak = driver.properties(0)?.peak_bytes_per_second;
     Ok((peak > 0).then(|| peak as f64 / 1e9))

@@ -36,7 +36,7 @@ const BLOCK: usize = 48;
 const BLOCKS: usize = 6;
 const SIZE: usize = BLOCK * BLOCKS;
 
-/// What a program may have.
+/// The ingredients that a program may have.
 struct Mix {
     failures: bool,
     events: bool,
@@ -109,9 +109,9 @@ fn command(mix: &Mix) -> impl Strategy<Value = Command> + use<> {
     ]
 }
 
-/// What the program does by the rules. `None` is no failure.
+/// The effects of the program by the rules. `None` is no failure.
 struct Model {
-    /// Of each queue: device memory, then host memory.
+    /// The memory of each queue: device memory, then host memory.
     memory: Vec<[Vec<u8>; 2]>,
     failure: [Option<i32>; QUEUES],
     events: [Option<i32>; EVENTS],
@@ -309,7 +309,7 @@ fn programs(context: &Context, mix: &Mix) -> Verdict {
             step(&mut machine, &mut model, command)
         });
         gate.open();
-        // Whatever happened, the work is over before the memory is used again.
+        // The work is over before the memory is used again, whatever happened.
         let ends: Vec<_> = machine
             .queues
             .iter()

@@ -249,7 +249,7 @@ pub(super) struct Bare<'a> {
 }
 
 impl<'a> Bare<'a> {
-    /// With all of its devices open.
+    /// A bare driver with all of its devices open.
     #[track_caller]
     pub(super) fn open(context: &Context, raw: &'a Raw) -> Verdict<Self> {
         let bare = Self::closed(context, raw)?;
@@ -260,7 +260,7 @@ impl<'a> Bare<'a> {
         Ok(bare)
     }
 
-    /// With all of its devices closed.
+    /// A bare driver with all of its devices closed.
     #[track_caller]
     pub(super) fn closed(context: &Context, raw: &'a Raw) -> Verdict<Self> {
         let options = options(context)?;

@@ -310,7 +310,7 @@ fn a_failed_queue_still_waits(context: &Context) -> Verdict {
     event.record(&first)?;
     fail(&second, Code::EXECUTION)?;
     second.wait_event(&event)?;
-    // It may free what the work in front of the event uses.
+    // The host call may free what the work in front of the event uses.
     note(&second, &log, 2)?;
     second.flush()?;
     std::thread::sleep(Duration::from_millis(20));

@@ -16,7 +16,7 @@ tests! { "stream.native":
     the_handle_stays: R55, needs NativeQueue;
     /// Work of two users of a native queue takes effect in the order in which they hand it over.
     two_users_keep_one_order: R55 R56, needs NativeQueue;
-    /// What was kept back behind a host call is in the native queue when that is handed out.
+    /// Work that was kept back behind a host call is in the native queue when that is handed out.
     what_was_kept_back_comes_first: R55, needs NativeQueue;
     /// Queries, waits and events of a queue whose native one was handed out are about the other user's work, too.
     waits_and_events_see_the_other_user: R19 R21 R55, needs NativeQueue;
@@ -99,7 +99,7 @@ fn what_was_kept_back_comes_first(context: &Context) -> Verdict {
     block(&queue, &gate)?;
     fill(&queue, memory, SIZE, &[1])?;
     std::thread::scope(|scope| -> Verdict {
-        // It may wait for the host call.
+        // The call may wait for the host call.
         let handing = scope.spawn(|| queue.native());
         gate.open();
         let handed = handing.join();

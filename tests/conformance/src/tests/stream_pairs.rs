@@ -58,7 +58,7 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 impl Model {
-    /// What the command does to a part of the blocks.
+    /// Makes the change of a command to a part of the blocks.
     fn step(&mut self, op: Op, at: usize, size: usize, value: u8) {
         let range = at..at + size;
         match op {
@@ -139,7 +139,7 @@ impl Machine {
     }
 }
 
-/// How the two commands are ordered.
+/// The order of the two commands.
 enum Order {
     Queue,
     Event,

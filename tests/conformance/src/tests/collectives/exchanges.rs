@@ -5,7 +5,7 @@ use super::*;
 tests! { "stream.collectives":
     /// An `exchange` moves bytes between all ranks, also to themselves, whatever comes first in its list.
     exchange: R53, needs Collectives CollectivesExchange TwoDevices;
-    /// What one rank sends another arrives in order, over several exchanges.
+    /// The pieces that one rank sends another arrive in order, over several exchanges.
     exchanges_keep_the_order: R53, needs Collectives CollectivesExchange TwoDevices;
     /// An `exchange` of two ranks waits for no other rank.
     an_exchange_is_of_those_that_it_names: R53, needs Collectives CollectivesExchange TwoDevices;
@@ -28,7 +28,7 @@ pub(super) fn receive(address: u64, size: u64, peer: u32) -> sys::otr_transfer {
     }
 }
 
-/// What one rank sends another: as much as differs for each pair.
+/// The bytes that one rank sends another: their number differs for each pair.
 fn letter(from: u32, to: u32) -> Vec<u8> {
     let size = 150_000 + 1000 * from as usize + 10_000 * to as usize;
     pattern(size, u64::from(1000 + 10 * from + to))
@@ -116,7 +116,7 @@ fn exchanges_keep_the_order(context: &Context) -> Verdict {
 
 fn an_exchange_is_of_those_that_it_names(context: &Context) -> Verdict {
     with_world(context, |ranks| {
-        // Of one rank with itself, while no other rank comes.
+        // An exchange of one rank with itself, while no other rank comes.
         let rank = &ranks[1];
         let (from, to) = (rank.holding(&own_bytes(1, 5000))?, rank.memory(5000)?);
         rank.exchange(&[receive(to, 5000, 1), send(from, 5000, 1)])?;
@@ -125,7 +125,7 @@ fn an_exchange_is_of_those_that_it_names(context: &Context) -> Verdict {
             own_bytes(1, 5000),
             "what a rank sent itself"
         );
-        // Of the last two, before the first one comes.
+        // An exchange of the last two, before the first one comes.
         let (one, other) = (&ranks[ranks.len() - 1], &ranks[ranks.len() - 2]);
         let (from, to) = (one.holding(&own_bytes(7, 5000))?, other.memory(5000)?);
         one.exchange(&[send(from, 5000, other.number())])?;

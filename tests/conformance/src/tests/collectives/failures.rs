@@ -27,7 +27,7 @@ tests! { "stream.collectives":
     what_is_behind_a_failed_call: R20 R52, needs Collectives TwoDevices;
 }
 
-/// How long ranks wait where not all of them come.
+/// The time that ranks wait where not all of them come.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn a_rank_that_never_joins(context: &Context) -> Verdict {

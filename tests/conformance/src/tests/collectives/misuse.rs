@@ -150,7 +150,7 @@ fn wrong_ranks(context: &Context) -> Verdict {
     }
     std::thread::scope(|scope| -> Verdict {
         let first = scope.spawn(|| collectives.create(0, &rank(2, 0)));
-        // It may come at any time; until then these would wait for the first.
+        // The first rank may come at any time; until then the calls below would wait for it.
         std::thread::sleep(Duration::from_millis(200));
         let again = collectives.create(1, &rank(2, 0));
         answers!(again, Code::INVALID_ARGUMENT, "a rank that has come before");

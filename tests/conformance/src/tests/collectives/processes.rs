@@ -19,7 +19,7 @@ tests! { "stream.collectives":
     an_exchange_of_processes: R48 R53, needs Collectives CollectivesExchange TwoDevices;
 }
 
-/// What the other process is started as.
+/// The name under which the other process is started.
 pub(in super::super) const HELPERS: &[Helper] = &[Helper {
     name: "collectives",
     run: |context| {
@@ -32,7 +32,7 @@ pub(in super::super) const HELPERS: &[Helper] = &[Helper {
 const SIZE: usize = 600_000;
 const COUNT: usize = SIZE / 4;
 
-/// What the other process does. It is rank 1 on device 1.
+/// The answer of the other process, which is rank 1 on device 1.
 fn answer<'a>(bench: &'a Bench, rank: &mut Option<Rank<'a>>, words: &[&str]) -> Verdict<String> {
     let joined = || Failure::new("the other process has joined");
     match *words {
@@ -195,12 +195,11 @@ fn a_process_that_is_killed_while_it_waits(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let (rank, mut other) = pair(context, &bench)?;
     together(&mut other, "wait", || Ok(()))?;
-    // It waits by now, or will.
+    // The other process waits by now, or will.
     std::thread::sleep(Duration::from_millis(100));
     other.kill()?;
     let memory = rank.holding(&own_bytes(0, 64))?;
-    // To the first call it may have come before its end; to the second it has not.
-    // SAFETY: the test's own memory.
+    // The other process may have come to the first call before its end; to the second it has not.
     let calls = [(); 2].map(|()| unsafe { rank.comm.broadcast(&rank.queue, memory, 64, 0) });
     let [first, second] = calls;
     let ended = rank.queue.synchronize().and(first).and(second);

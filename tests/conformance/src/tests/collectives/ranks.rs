@@ -1,4 +1,4 @@
-//! What the tests of communicators share: ranks with a queue, and short calls for what they do.
+//! The common part of the tests of communicators: ranks with a queue, and short calls for what they do.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::super::kit::{Bench, read, write};
 use crate::verdict::answers;
 use crate::{Context, Failure, Verdict};
 
-/// How long ranks wait where all of them come.
+/// The time that ranks wait where all of them come.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
-/// How many ranks there are: one for each device, up to four.
+/// The number of ranks: one for each device, up to four.
 pub(super) fn ranks_of(driver: &Driver) -> u32 {
     driver.device_count().min(4)
 }

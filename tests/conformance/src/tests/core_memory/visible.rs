@@ -3,9 +3,9 @@
 use super::*;
 
 tests! { "core.host_visible":
-    /// What work wrote is there for the host once it has finished.
+    /// Bytes that work wrote are there for the host once it has finished.
     the_host_reads_what_work_wrote: R15, needs HostVisible;
-    /// What the host writes is there for work that is submitted later.
+    /// Bytes that the host writes are there for work that is submitted later.
     work_reads_what_the_host_wrote: R15, needs HostVisible;
     /// The first and the last byte of an allocation are the host's, too.
     every_byte_is_the_hosts: R13 R15, needs HostVisible;

@@ -7,11 +7,11 @@ tests! { "core.close":
     after_one_of_each: R10 R12;
     /// A failed call leaves nothing that keeps a driver from being closed.
     after_failed_calls: R4 R12;
-    /// Where `close` answers OTR_ERR_BUSY for a live queue, the driver is as usable as before.
+    /// If `close` answers OTR_ERR_BUSY for a live queue, the driver is as usable as before.
     busy_with_a_queue: R4 R12, run |c| busy(c, Left::Queue);
-    /// Where `close` answers OTR_ERR_BUSY for a live event, the driver is as usable as before.
+    /// If `close` answers OTR_ERR_BUSY for a live event, the driver is as usable as before.
     busy_with_an_event: R4 R12, run |c| busy(c, Left::Event);
-    /// Where `close` answers OTR_ERR_BUSY for memory, the driver is as usable as before.
+    /// If `close` answers OTR_ERR_BUSY for memory, the driver is as usable as before.
     busy_with_memory: R4 R12, run |c| busy(c, Left::Memory);
     /// `close` waits for the work of queues that were destroyed before.
     waits_for_destroyed_queues: R11 R12, limit 60;

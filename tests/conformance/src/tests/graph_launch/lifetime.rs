@@ -42,7 +42,7 @@ fn a_destroyed_graph_still_runs(context: &Context) -> Verdict {
 fn a_graph_outlives_its_queue(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let at = bench.memory(64)?;
-    // Its queue is gone when `filling` returns.
+    // The queue of the graph is gone when `filling` returns.
     let graph = filling(bench.driver(), at, 5)?;
     let queue = bench.queue()?;
     fill(&queue, at, 64, &[0])?;

@@ -40,7 +40,7 @@ tests! { "graph.update":
     parts_of_two_queues: R32 R35, needs Graphs GraphUpdatePart;
     /// An update of a part is for later launches.
     a_part_is_for_later_launches: R35, needs Graphs GraphUpdatePart;
-    /// What a graph was launched into, or was recorded in, keeps what it had.
+    /// A graph in which another one was recorded keeps what it had when that one is updated.
     a_part_leaves_copies: R31 R35, needs Graphs GraphUpdatePart;
     /// A part that does not fit is refused, and nothing changes.
     parts_that_do_not_fit: R4 R35, needs Graphs GraphUpdatePart;
@@ -525,7 +525,7 @@ fn random_parts(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let (queue, size) = (bench.queue()?, COMMANDS * 64);
     let at = bench.memory(size)?;
-    // Where each command fills, and with what.
+    // The place that each command fills, and the byte that it fills with.
     let mut model: Vec<(u64, u8)> = (0..COMMANDS).map(|i| (i, 1)).collect();
     let graph = fills(&queue, at, &model)?;
     let mut state = 0x9e37_79b9_u64;

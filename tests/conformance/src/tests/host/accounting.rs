@@ -1,4 +1,4 @@
-//! What a host can learn of memory and how it limits it: statistics, facts of an address, limits,
+//! Memory as a host can learn of it and limit it: statistics, facts of an address, limits,
 //! snapshots, and calls that give cached memory back.
 
 use crate::tests::host::bindings::*;
@@ -19,11 +19,11 @@ tests! { "host-abi.accounting":
     statistics_agree: H9;
     /// Of any address within an allocation the same is known; of others nothing.
     facts_of_an_address: H2 H21;
-    /// What a limit of the device has no room for is refused, and is met once it is lifted.
+    /// A request that a limit of the device has no room for is refused, and is met once the limit is lifted.
     limits_of_a_device: H2 H24;
     /// A fraction is a limit in other words.
     fractions_of_a_device: H2 H24;
-    /// What the limit of the process has no room for is refused, and is met once it is lifted.
+    /// A request that the limit of the process has no room for is refused, and is met once the limit is lifted.
     limits_of_the_process: H2 H24;
     /// Cached memory is given back down to what is to stay, and memory in use is not.
     cached_memory_is_given_back: H23;
@@ -250,7 +250,7 @@ fn limits_of_a_device(context: &Context) -> Verdict {
             "what is held stays below the limit"
         );
     }
-    // What is in use stays.
+    // Memory in use stays.
     otr!(memory_set_limit, 0, 1)?;
     refused(
         otr!(memory_alloc, 0, 32 * MIB, stream, &mut 0),
@@ -334,7 +334,7 @@ fn limits_of_the_process(context: &Context) -> Verdict {
         Code::OUT_OF_MEMORY,
         "more than the process may hold, on the last device",
     )?;
-    // What the last device has cached makes room.
+    // The memory that the last device has cached makes room.
     let cached = made(|out| otr!(memory_alloc, devices - 1, 18 * MIB, other, out))?;
     otr!(memory_free, devices - 1, cached)?;
     let room = alloc(14 * MIB, stream)?;

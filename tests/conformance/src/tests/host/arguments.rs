@@ -181,7 +181,7 @@ null! {
         let generator = made(|out| otr!(generator_default, 0, out))?;
         Ok(otr!(generator_state, generator, &mut 0, null_mut()))
     };
-    /// What is reserved of a generator needs two places, and nothing is drawn without.
+    /// A reservation of a generator's outputs needs two places, and nothing is drawn without.
     generator_reserve: || {
         let generator = made(|out| otr!(generator_default, 0, out))?;
         let answer = otr!(generator_reserve, generator, 9, null_mut(), &mut 0);
@@ -231,7 +231,7 @@ null! {
     memory_limit: || Ok(otr!(memory_limit, 0, null_mut()));
     /// The fraction of a device needs a place.
     memory_fraction: || Ok(otr!(memory_fraction, 0, null_mut()));
-    /// What the process holds needs two places.
+    /// The figures of the process need two places.
     memory_process_info: || Ok(otr!(memory_process_info, &mut 0, null_mut()));
     /// An observer needs a function.
     observer_add: || Ok(otr!(observer_add, OTR_OBSERVE_ALLOC, None, null_mut(), &mut 0));
@@ -247,13 +247,13 @@ null! {
     host_stats: || Ok(otr!(host_stats, null_mut()));
     /// Memory of a pool needs a place for its address.
     pool_alloc: || Ok(otr!(pool_alloc, pool()?, 64, stream()?, null_mut()));
-    /// What a pool holds needs a place.
+    /// The figures of a pool need a place.
     pool_info: || Ok(otr!(pool_info, pool()?, null_mut()));
     /// A snapshot of a pool needs a place.
     pool_snapshot: || Ok(otr!(pool_snapshot, pool()?, null_mut()));
-    /// What is known of a capture needs a place.
+    /// The state of a capture needs a place.
     capture_info: || Ok(otr!(capture_info, stream()?, null_mut()));
-    /// What was recorded so far needs a place.
+    /// The graph of what was recorded so far needs a place.
     capture_partial: || Ok(otr!(capture_partial, stream()?, null_mut()));
     /// A capture is given up for a reason.
     capture_abort: || Ok(otr!(capture_abort, stream()?, null()));

@@ -29,7 +29,7 @@ tests! { "host-abi.building":
     children: H27;
     /// Kernels and operators are nodes as copies are.
     kernels_and_operators: H29, needs HostReach;
-    /// What does not fit is refused, and no node is added.
+    /// A node that does not fit is refused, and none is added.
     wrong_nodes: H2 H5 H8 H22;
 }
 
@@ -229,7 +229,7 @@ fn children(context: &Context) -> Verdict {
     let between = add_fill(parent, &[first], y, 7)?;
     let second = add_child(parent, &[between], child)?;
     add_fill(parent, &[second], y, 8)?;
-    // What is added to the child later is none of the parent's.
+    // A node that is added to the child later is none of the parent's.
     add_fill(child, &[1], x, 99)?;
     let exec = executable(parent)?;
     otr!(graph_destroy, child)?;
@@ -299,7 +299,7 @@ fn kernels_and_operators(context: &Context) -> Verdict {
         );
     }
     equal!([kernel, operator], [0, 1], "numbers of nodes");
-    // The same kernel in the order of a stream.
+    // The same kernel runs in the order of a stream.
     upload(stream, x, &[5f32; 16])?;
     otr!(host_kernel_launch, stream, &call)?;
     equal!(

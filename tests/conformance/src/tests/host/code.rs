@@ -85,7 +85,7 @@ fn kernel(name: &CStr) -> Verdict<otr_kernel_t> {
     Ok(kernel)
 }
 
-/// As many numbers of one value.
+/// Memory with numbers of one value.
 fn numbers(stream: u64, value: f32) -> Verdict<u64> {
     let address = alloc(BYTES, stream)?;
     fill(stream, address, BYTES, &value.to_ne_bytes())?;

@@ -220,7 +220,7 @@ fn objects_stay_on_their_device(context: &Context) -> Verdict {
         );
     }
     equal!((out, nodes(graph)?), (0x5a, 1), "the output, and nodes");
-    // The same address may be memory of both.
+    // Both devices may have memory at the same address.
     if beyond != address {
         let answer = otr!(graph_bind, exec, 0, beyond);
         refused(answer, Code::INVALID_ARGUMENT, "memory of another device")?;

@@ -31,7 +31,7 @@ tests! { "fault.calls":
     refused_wait: H2 H20;
     /// A stream that the driver cannot make is an error; others are made and work.
     refused_stream: H2 H13;
-    /// What of a replay was submitted before the driver refused a node runs, and is waited for.
+    /// The part of a replay that was submitted before the driver refused a node runs, and is waited for.
     replay_refused_half_way: H2 H13 H18 H28, needs HostReach;
 }
 
@@ -255,7 +255,7 @@ pub(in crate::tests) mod work {
         torn_copy: H3 H19;
         /// Work that begins late is finished when it is said to be.
         delayed_fill: H18;
-        /// What is lost stays lost, and can be given back.
+        /// A device that is lost stays lost, and can be given back.
         lost_device: H13 H19;
         /// A failure goes with an event to the stream that waits for it.
         failed_work_behind_an_event: H19 H20;

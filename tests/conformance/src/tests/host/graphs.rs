@@ -17,11 +17,11 @@ use crate::verdict::{check, equal};
 use crate::{Context, Gate, Verdict};
 
 tests! { "host-abi.graph":
-    /// What is captured does not run before it is replayed.
+    /// Work that is captured does not run before it is replayed.
     a_capture_runs_nothing: H25;
     /// A stream that waits for an event of the capture joins it.
     a_stream_joins: H20 H25;
-    /// What would wait is refused in a capture, which then fails; the stream is usable.
+    /// A call that would wait is refused in a capture, which then fails; the stream is usable.
     what_would_wait_is_refused: H26;
     /// Another thread's work cannot break a capture.
     other_threads_cannot_break_it: H14 H26;
@@ -331,7 +331,7 @@ fn events_of_a_capture(context: &Context) -> Verdict {
         Code::CAPTURE,
         "the end of the capture that was to wait",
     )?;
-    // What is created in its place is no event of a capture.
+    // An event that is created in the place of the old one is none of a capture.
     otr!(event_destroy, point)?;
     let next = event()?;
     otr!(graph_destroy, end(stream)?)?;
@@ -466,7 +466,7 @@ fn replays_follow_a_stream_that_is_gone(context: &Context) -> Verdict {
             fill(second, address, 64, &[value])?;
         }
         otr!(stream_synchronize, second)?;
-        // What the replay before has copied last is what this one sees.
+        // Each replay sees the bytes that the replay before has copied last.
         begin(first)?;
         copy(first, seen, last)?;
         copy(first, last, source)?;

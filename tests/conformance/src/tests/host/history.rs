@@ -324,7 +324,7 @@ struct Host {
 unsafe extern "C" fn capture(user: *mut c_void) -> u64 {
     // SAFETY: the host below, which is never freed.
     let host = unsafe { &*user.cast::<Host>() };
-    // It may use the library, also what would capture, without end.
+    // The function may use the library, also calls that would capture, without end.
     let own = alloc(64, host.stream).and_then(free);
     assert!(own.is_ok(), "memory for the capture itself: {own:?}");
     host.captured.fetch_add(1, Ordering::SeqCst) + 1

@@ -1,4 +1,4 @@
-//! What a host can learn of captures and graphs.
+//! Captures and graphs as a host can look at them.
 
 pub(in crate::tests) mod replays;
 
@@ -19,7 +19,7 @@ use crate::{Context, Need, Verdict};
 tests! { "host-abi.inspection":
     /// A stream tells whether it captures, in which mode, and how much was recorded.
     captures: H25 H26;
-    /// What was recorded so far can be looked at and not run, and the capture goes on.
+    /// The part that was recorded so far can be looked at and not run, and the capture goes on.
     partial_graphs: H25 H26;
     /// A capture that is given up says why, and its stream is usable.
     a_capture_is_given_up: H3 H26;
@@ -223,7 +223,7 @@ fn a_capture_is_given_up(context: &Context) -> Verdict {
 }
 
 fn failed_calls(context: &Context) -> Verdict {
-    // Where no host function reaches memory, that is what is wrong with one that names some.
+    // A host function that names memory is refused where none reaches it.
     let reaches = context.has(&context.open()?, Need::HostReach);
     start(context)?;
     let stream = stream()?;
@@ -310,7 +310,7 @@ fn failed_calls(context: &Context) -> Verdict {
         fill(stream, address, 64, &[4])?;
         refused(call(), code, what)?;
         let info = capture_info(stream)?;
-        // Where kernels run over copies, those that were recorded before an operand was wrong are nodes.
+        // If kernels run over copies, those that were recorded before an operand was wrong are nodes.
         let most = if reaches { 1 } else { 2 };
         check!(
             info.status == OTR_CAPTURE_FAILED && (1..=most).contains(&info.node_count),

@@ -73,7 +73,7 @@ macro_rules! otr {
 }
 pub(super) use otr;
 
-/// What a failed call said.
+/// The code and the text of a failed call.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) code: Code,
@@ -190,7 +190,7 @@ pub(super) fn string(
     Ok(read)
 }
 
-/// The same of a string that says that it is JSON.
+/// The string that a call hands out, read as JSON.
 #[track_caller]
 pub(super) fn json(make: impl FnOnce(*mut *mut c_char) -> Result<(), Refused>) -> Verdict<Value> {
     Ok(serde_json::from_str(&string(make)?)?)
@@ -201,7 +201,7 @@ pub(super) fn json(make: impl FnOnce(*mut *mut c_char) -> Result<(), Refused>) -
 /// # Safety
 /// It is `repr(C)`, its first member is the `usize` `struct_size`, and zeros are valid in all others.
 pub(super) unsafe trait Filled: Copy {
-    /// With zeros behind its `struct_size`.
+    /// The struct with zeros behind its `struct_size`.
     fn sized(struct_size: usize) -> Self {
         // SAFETY: as the trait says.
         let mut value: Self = unsafe { std::mem::zeroed() };
@@ -222,7 +222,7 @@ filled! {
     otr_graph_info_t otr_graph_exec_info_t
 }
 
-/// What a call fills in.
+/// The struct that a call fills in.
 #[track_caller]
 pub(super) fn filled<T: Filled>(fill: impl FnOnce(*mut T) -> Result<(), Refused>) -> Verdict<T> {
     let mut value = T::sized(size_of::<T>());
@@ -283,7 +283,7 @@ pub(super) fn replay(exec: u64, stream: u64) -> Verdict {
     Ok(otr!(graph_replay, exec, stream)?)
 }
 
-/// How many nodes a graph has.
+/// The number of a graph's nodes.
 pub(super) fn nodes(graph: u64) -> Verdict<u32> {
     let info: otr_graph_info_t = filled(|out| otr!(graph_info, graph, out))?;
     Ok(info.nodes)

@@ -59,7 +59,7 @@ struct Seen {
     thread: ThreadId,
 }
 
-/// What an observer has seen. It is never freed.
+/// The observations that an observer has seen. They are never freed.
 #[derive(Default)]
 struct Heard(Mutex<Vec<Seen>>);
 
@@ -77,7 +77,7 @@ impl Heard {
         made(|out| otr!(observer_add, kinds, Some(hear), self.user(), out))
     }
 
-    /// What was heard since the last time.
+    /// The observations since the last time.
     fn take(&self) -> Vec<Seen> {
         std::mem::take(&mut self.0.lock().expect("no panic"))
     }
@@ -226,7 +226,7 @@ fn failures_are_observed(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// What [`reenter`] works with.
+/// The state that [`reenter`] works with.
 #[derive(Default)]
 struct Inner {
     stream: u64,
@@ -354,7 +354,7 @@ unsafe extern "C" fn release(user: *mut c_void, device: u32, needed: u64) -> u32
     // SAFETY: the hoard below, which is never freed.
     let hoard = unsafe { &*user.cast::<Hoard>() };
     hoard.asked.lock().expect("no panic").push((device, needed));
-    // What cannot be had here is an error, and nobody is asked again.
+    // A request that cannot be met here is an error, and nobody is asked again.
     let answer = otr!(memory_alloc, device, 1 << 50, hoard.stream, &mut 0);
     let refused = answer.is_err_and(|refused| refused.code == Code::OUT_OF_MEMORY);
     hoard.within.fetch_add(refused.into(), Ordering::SeqCst);

@@ -32,7 +32,7 @@ pub(in crate::tests) fn host(context: &Context) -> Verdict<Host> {
 }
 
 impl Host {
-    /// After a start.
+    /// The host of a test, after a start.
     fn new(context: &Context) -> Verdict<Self> {
         Ok(Self {
             stream: stream()?,
@@ -300,7 +300,7 @@ fn an_index_out_of_bounds_fails_the_stream(context: &Context) -> Verdict {
     let (inputs, outputs) = ([weight.tensor(), indices.tensor()], [out.tensor()]);
     let embedding = made(|out| otr!(operator_find, c"embedding".as_ptr(), out))?;
     let call = call_of(&inputs, &outputs);
-    // By itself, and in a replay.
+    // The call fails by itself, and in a replay.
     otr!(operator_call, stream, embedding, &call)?;
     let told = refused(
         otr!(stream_synchronize, stream),
@@ -364,7 +364,7 @@ pub(in crate::tests) mod own {
     tests! { "ops.own":
         /// An operator that the driver has is used, and its failure is told.
         what_the_driver_has_is_used: H2 H18, needs Operators;
-        /// What the driver does not have runs elsewhere, and its library is left alone.
+        /// An operator that the driver does not have runs elsewhere, and its library is left alone.
         what_it_has_not_runs_elsewhere: H2 H29, needs Operators;
         /// A driver is asked once for each signature; a question that failed is asked again.
         each_signature_is_asked_once: H2 H18, needs Operators;
@@ -380,7 +380,7 @@ pub(in crate::tests) mod own {
     }
 
     impl Host {
-        /// Under layers.
+        /// The host of a test, under layers.
         fn under(context: &Context, layers: &str) -> Verdict<Self> {
             start_under(context, layers)?;
             Self::new(context)

@@ -15,13 +15,13 @@ use crate::{Context, Gate, Verdict};
 tests! { "host-abi.pinned":
     /// Pinned memory is memory of the host, to and from which devices copy.
     it_is_host_memory: H21 H22;
-    /// It is told apart from other memory, also from that which was freed.
+    /// Pinned memory is told apart from other memory, also from that which was freed.
     it_is_told_apart: H2 H21 H22;
     /// Memory that a stream was said to use is not reused before it is done.
     recorded_streams_hold_it: H23;
     /// Statistics follow what is allocated and freed, and start anew where they are reset.
     statistics: H9 H11;
-    /// What the limit has no room for is refused; cached memory makes room, or is given back.
+    /// A request that the limit has no room for is refused; cached memory makes room, or is given back.
     limits: H2 H24;
 }
 

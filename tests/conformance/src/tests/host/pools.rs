@@ -26,13 +26,14 @@ tests! { "host-abi.pool":
     a_pool_is_apart: H11 H23;
     /// The handle may go before the memory does.
     memory_outlives_the_handle: H5 H11 H13;
-    /// What the limit of a pool has no room for is refused, and is met once it is lifted.
+    /// A request that the limit of a pool has no room for is refused, and is met once the limit is lifted.
     limits: H2 H24;
     /// A snapshot of a pool tells its segments alone.
     snapshots: H11;
     /// Graphs allocate from a pool that they are given.
     graphs_share_a_pool: H25 H27;
-    /// What a graph needs in between may serve others between replays: replays and others compute what they should.
+    /// Memory that a graph needs in between may serve others between replays: replays and others compute what they
+    /// should.
     others_use_what_a_graph_has_free: H23 H27;
     /// A pool serves streams and graphs of its device only.
     pools_stay_on_their_device: H2 H8, needs TwoDevices;
@@ -276,7 +277,7 @@ fn limits(context: &Context) -> Verdict {
         "bytes in use after refused requests"
     );
     free(pool_alloc(pool, MIB, stream)?)?;
-    // What all share is under no such limit, and neither is another pool.
+    // Memory that all share is under no such limit, and neither is another pool.
     free(alloc(8 * MIB, stream)?)?;
     otr!(pool_set_limit, pool, 0)?;
     equal!(

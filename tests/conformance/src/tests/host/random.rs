@@ -39,12 +39,12 @@ type Work = fn(&Dice) -> Verdict;
 type Drawn = (Vec<u32>, (u64, u64));
 
 impl Dice {
-    /// On the default stream, which is current where none was chosen.
+    /// The dice of the default stream, which is current where none was chosen.
     fn on_default() -> Verdict<Self> {
         Self::of(made(|out| otr!(stream_default, 0, out))?)
     }
 
-    /// On a new stream, which becomes the current one.
+    /// The dice of a new stream, which becomes the current one.
     fn new() -> Verdict<Self> {
         let stream = stream()?;
         otr!(stream_set_current, stream)?;

@@ -43,7 +43,7 @@ const ELEMENTS: usize = 64;
 pub(super) struct Served {
     calls: AtomicU32,
     ended: AtomicU32,
-    /// What the function does with its call.
+    /// The acts of the function with its call.
     acts: Mutex<Option<Act>>,
 }
 
@@ -86,7 +86,7 @@ impl Served {
         }))
     }
 
-    /// What to register this with.
+    /// The parameters to register the function with.
     pub(super) fn params(
         &'static self,
         name: &CStr,

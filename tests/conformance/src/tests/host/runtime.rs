@@ -257,8 +257,7 @@ fn what_a_status_tells(context: &Context) -> Verdict {
         [0, 3].contains(&submission),
         "the third command has failed, or the driver does not tell: {submission}"
     );
-    // What is no work of a stream has neither.
-    // SAFETY: 0 is no stream, which is checked.
+    // A failure that is of no work of a stream has neither.
     unsafe {
         let status = raw!(stream_synchronize, 0);
         equal!(

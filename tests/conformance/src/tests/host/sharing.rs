@@ -32,7 +32,7 @@ tests! { "host-abi.sharing":
     wrong_copies_between_devices: H2 H22;
 }
 
-/// What the other process does.
+/// The work of the other process.
 pub(in crate::tests) const HELPERS: &[Helper] = &[Helper {
     name: "host-memory",
     run: serve,
@@ -171,7 +171,7 @@ fn export(address: u64) -> Result<CString, Refused> {
     }
 }
 
-/// What is exported; `None` where the driver shares no memory of this kind.
+/// The handle of exported memory; `None` where the driver shares no memory of this kind.
 fn exported(context: &Context, address: u64) -> Verdict<Option<CString>> {
     match export(address) {
         Ok(text) => Ok(Some(text)),

@@ -25,7 +25,7 @@ macro_rules! escapes {
             $name: H4 $(, needs $($need)+)?, run |context| ends(context, $helper)
        ;)+ }
 
-        /// What the other processes do.
+        /// The work of the other processes.
         pub(in crate::tests) const HELPERS: &[Helper] = &[$(Helper {
             name: $helper,
             run: |context| caught(context, $name),
@@ -249,7 +249,7 @@ fn call_of_a_graph() -> Verdict {
 
 fn destroy_of_a_graph() -> Verdict {
     replayed(|stream| Ok(otr!(host_node, stream, &escaping_destroy())?))?;
-    // What a graph keeps goes when the driver says that the replay is over, and a call that waits sees that.
+    // Data that a graph keeps goes when the driver says that the replay is over, and a call that waits sees that.
     Ok(otr!(device_synchronize, 0)?)
 }
 

@@ -44,7 +44,7 @@ pub(in crate::tests) mod memory {
     tests! { "host-abi.memory":
         /// Memory can be offset; 0 bytes are address 0, and freeing 0 does nothing.
         addresses: H21;
-        /// What is not within one live allocation is refused: copies, fills and frees.
+        /// A range that is not within one live allocation is refused: by copies, fills and frees.
         ranges_are_checked: H2 H22;
         /// Memory is freed while work uses it, and reused in the order of its stream.
         freed_while_in_use: H23;
@@ -239,7 +239,7 @@ pub(in crate::tests) mod memory {
         if otr!(memory_info, 0, &mut free, &mut total).is_err() {
             return Ok(());
         }
-        // All of it in small pieces, which stay in the cache; then one piece of half, or the largest that
+        // All memory is taken in small pieces, which stay in the cache; then one piece of half, or the largest that
         // there is.
         let pieces: Vec<u64> = (0..8)
             .map(|_| alloc(free / 16, stream))
@@ -556,7 +556,7 @@ fn a_fork_is_refused(context: &Context) -> Verdict {
     if child == 0 {
         let (mut word, mut long, mut text, one) = (0, 0, null_mut(), [1u8]);
         let pattern = one.as_ptr().cast::<c_void>();
-        // With a device, with an id, with neither, and those that destroy.
+        // Calls with a device, with an id, with neither, and those that destroy.
         let answers = [
             otr!(runtime_init),
             otr!(device_count, &mut word),

@@ -16,7 +16,7 @@ use crate::{Context, Failure, Gate, Verdict};
 tests! { "memory.ipc_event":
     /// Work of one process starts after work of another, however long that takes.
     work_waits_for_another_process: R18 R24 R43, needs Ipc IpcEvents;
-    /// What was written before the event is there behind it, in memory that both reach.
+    /// Bytes that were written before the event are there behind it, in memory that both reach.
     memory_is_ordered_by_it: R24 R43, needs Ipc IpcEvents;
     /// An event that was never recorded counts as finished in other processes too.
     never_recorded_counts_as_finished: R22 R43, needs Ipc IpcEvents;
@@ -32,13 +32,14 @@ tests! { "memory.ipc_event":
     handles_of_other_kinds_are_refused: R4 R42, needs Ipc IpcEvents;
     /// An import of a destroyed event answers OTR_ERR_NOT_FOUND; who imported it before may destroy it.
     a_destroyed_event_is_not_found: R11 R42 R44, needs Ipc IpcEvents;
-    /// What an exporter has not reached when it ends fails with OTR_ERR_CANCELLED, also for who waits by then.
+    /// An event that an exporter has not reached when it ends fails with OTR_ERR_CANCELLED, also for those who wait by
+    /// then.
     an_exporter_may_end: R44, needs Ipc IpcEvents;
     /// NULL, and events that cannot be shared, are refused, and nothing is written.
     wrong_arguments_are_refused: R4 R7 R42, needs Ipc IpcEvents;
 }
 
-/// What the other process does: with an event of this one, or with one of its own.
+/// The work of the other process: with an event of this one, or with one of its own.
 pub(super) fn help(context: &Context) -> Verdict {
     let (mut imported, mut kept) = (None, Vec::new());
     // Never opened, not at the end of this process either: it is killed.
@@ -102,7 +103,7 @@ pub(super) fn help(context: &Context) -> Verdict {
     })
 }
 
-/// What a query answers.
+/// The answer of a query.
 fn state(event: &Event) -> Code {
     match event.query() {
         Ok(false) => Code::NOT_READY,
@@ -391,7 +392,7 @@ fn an_exporter_may_end(context: &Context) -> Verdict {
     queue.wait_event(&event)?;
     note_upstream(&queue, &log)?;
     queue.flush()?;
-    // It is killed.
+    // The other process is killed.
     drop(other);
     fails_once(
         &queue,
@@ -417,7 +418,7 @@ fn an_exporter_may_end(context: &Context) -> Verdict {
 
 fn wrong_arguments_are_refused(context: &Context) -> Verdict {
     let mut shared = Shared::new(context)?;
-    // It may be recorded by all, or by its exporter alone.
+    // The shared event may be recorded by all, or by its exporter alone.
     let recorded = shared.other.ask("record")?;
     check!(
         [Code::OK, Code::UNSUPPORTED]

@@ -9,11 +9,11 @@ tests! { "memory.map":
     objects_lie_in_order: R39, needs VirtualMemory;
     /// All addresses of an object reach the same bytes.
     all_addresses_reach_the_same_bytes: R16 R39, needs VirtualMemory;
-    /// What one queue wrote at one address, another that waits for it reads at another.
+    /// Bytes that one queue wrote at one address, another that waits for it reads at another.
     over_queues_and_addresses: R24 R39, needs VirtualMemory;
     /// An object is mapped twice by one call.
     twice_in_one_call: R39, needs VirtualMemory;
-    /// What an object holds goes with it to another address.
+    /// The contents of an object go with it to another address.
     contents_move_with_the_object: R39, needs VirtualMemory;
     /// A map of nothing is refused.
     of_nothing_is_refused: R4 R7 R39, needs VirtualMemory, run |c| not_mapped(c, 0, &[]);
@@ -231,7 +231,7 @@ fn not_mapped(context: &Context, granule: u64, objects: &[usize]) -> Verdict {
     bench.finish()
 }
 
-/// What was mapped in the third granule is there, and all else is free to be mapped.
+/// Checks that the bytes mapped in the third granule are there, and that all else is free to be mapped.
 fn unharmed(queue: &outrigger_device::Queue, space: Space<'_>) -> Verdict {
     holds(
         queue,

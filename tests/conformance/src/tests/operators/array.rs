@@ -57,7 +57,7 @@ pub(super) fn array(dtype: DType, sizes: &[i64], seed: u64) -> Array {
     Array { sizes, values }
 }
 
-/// The same indices with another one in a dimension.
+/// The indices of an element with another index in one dimension.
 pub(super) fn moved(place: &[i64], dim: usize, to: i64) -> Vec<i64> {
     let mut place = place.to_vec();
     place[dim] = to;
@@ -65,7 +65,7 @@ pub(super) fn moved(place: &[i64], dim: usize, to: i64) -> Vec<i64> {
 }
 
 impl Array {
-    /// What `value` gives for the indices of each element.
+    /// An array of what `value` gives for the indices of each element.
     pub(super) fn of(sizes: &[i64], value: impl Fn(&[i64]) -> f64) -> Self {
         let all = (0..count(sizes)).map(|number| value(&place(sizes, number as i64)));
         let values = all.collect();
@@ -121,7 +121,7 @@ pub(super) fn places(sizes: &[i64]) -> impl Iterator<Item = Vec<i64>> {
     (0..count(sizes)).map(move |number| place(sizes, number as i64))
 }
 
-/// How a linear function's result, multiplied by a gradient, changes with each element alone.
+/// The change of a linear function's result, multiplied by a gradient, with each element alone.
 pub(super) fn linear(sizes: &[i64], grad: &Array, forward: &dyn Fn(&Array) -> Array) -> Vec<f64> {
     let one = |at: usize| {
         let mut unit = Array::zeros(sizes);

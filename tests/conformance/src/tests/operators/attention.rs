@@ -52,7 +52,7 @@ const CASES: [Case; 4] = [
 ];
 
 const SCALE: f64 = 0.7;
-/// Of the generator.
+/// The seed and the offset of the generator.
 const SEED: i64 = 77;
 const OFFSET: i64 = 5;
 

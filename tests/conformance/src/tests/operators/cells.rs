@@ -68,7 +68,7 @@ impl Dual {
 type Cell<const IN: usize, const OUT: usize, const KEPT: usize> =
     fn([Dual; IN]) -> ([Dual; OUT], [Dual; KEPT]);
 
-/// From four gates and the old cell to hidden state and cell.
+/// The cell LSTM: from four gates and the old cell to hidden state and cell.
 fn lstm([input, forget, cell, output, old]: [Dual; 5]) -> ([Dual; 2], [Dual; 4]) {
     let (input, forget) = (input.sigmoid(), forget.sigmoid());
     let (cell, output) = (cell.tanh(), output.sigmoid());
@@ -76,7 +76,7 @@ fn lstm([input, forget, cell, output, old]: [Dual; 5]) -> ([Dual; 2], [Dual; 4])
     ([output * new.tanh(), new], [input, forget, cell, output])
 }
 
-/// From three gates of the input, three of the hidden state and that state to the new one.
+/// The cell GRU: from three gates of the input, three of the hidden state and that state to the new one.
 fn gru([ir, iu, inew, hr, hu, hnew, old]: [Dual; 7]) -> ([Dual; 1], [Dual; 5]) {
     let (reset, update) = ((ir + hr).sigmoid(), (iu + hu).sigmoid());
     let new = (inew + reset * hnew).tanh();
@@ -94,7 +94,7 @@ fn values<const IN: usize, const OUT: usize, const KEPT: usize>(
     (states.map(|one| one.value), kept.map(|one| one.value))
 }
 
-/// How the states, multiplied by gradients, change with each input.
+/// The change of the states, multiplied by gradients, with each input.
 fn gradients<const IN: usize, const OUT: usize, const KEPT: usize>(
     cell: Cell<IN, OUT, KEPT>,
     inputs: [f64; IN],
@@ -115,7 +115,7 @@ const SHAPES: [[i64; 2]; 3] = [[3, 5], [1, 8], [0, 4]];
 
 /// Gates of a cell, and biases that are added to them if they are there.
 struct Operands {
-    /// Of input and hidden state.
+    /// The gates of input and hidden state.
     gates: [Array; 2],
     biases: Option<[Array; 2]>,
     old: Array,
@@ -210,7 +210,7 @@ fn summed(array: &Array) -> Array {
     })
 }
 
-/// As the dtype has it.
+/// The array with its values as the dtype has them.
 fn as_kept(dtype: DType, mut array: Array) -> Array {
     for value in &mut array.values {
         *value = rounded(dtype, *value);

@@ -239,7 +239,7 @@ pub(super) fn convolution_backward(on: &dyn Runner, name: &str, dtype: DType) ->
             array(dtype, case.weight, 100 + seed),
         );
         let grad = array(dtype, &case.out_sizes(), 300 + seed);
-        // How the result changes with one element alone.
+        // The change of the result with one element alone.
         let each = |like: &Array, forward: &dyn Fn(&Array) -> Array| -> Vec<f64> {
             let one = |at: usize| {
                 let mut unit = Array::zeros(&like.sizes);

@@ -201,7 +201,7 @@ pub(super) fn cast(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
             let what = format!("{size} elements of {from:?} as {dtype:?}");
             gives(on, name, &[&a], &[&out], &[], &expected, &what)?;
             let found = out.values(on, &what)?;
-            // Where it is unsupported, all are as they were.
+            // If a cast is unsupported, all elements are as they were.
             if from == DType::F32 && found.iter().any(|found| *found != rounded(dtype, 55.0)) {
                 equal!(found, expected, "{what}, rounded to the nearest");
             }

@@ -11,7 +11,7 @@ const SAMPLES: [i64; 9] = [3, 0, 6, 3, 3, 1, 5, 0, 2];
 
 /// One list of bags.
 struct Case {
-    /// Where bags begin, and where the last one ends if the call says so.
+    /// The places where bags begin, and where the last one ends if the call says so.
     offsets: &'static [i64],
     with_last: bool,
     padding: i64,
@@ -66,7 +66,7 @@ impl Case {
     }
 }
 
-/// What a mode makes of a column of a bag: the values of its samples.
+/// The result of a mode for a column of a bag: the values of its samples.
 fn together(mode: i64, values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
     match mode {

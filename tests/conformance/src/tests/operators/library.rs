@@ -15,15 +15,16 @@ use crate::{Context, Failure, Verdict};
 
 // A driver may compile each operator, which takes minutes for all of them.
 tests! { "ops.library":
-    /// What the library has of f32 gives what references in f64 give, and writes nothing else.
+    /// The operators that the library has of f32 give what references in f64 give, and write nothing else.
     results_of_f32: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::F32);
-    /// What the library has of f64 gives what references in f64 give, and writes nothing else.
+    /// The operators that the library has of f64 give what references in f64 give, and write nothing else.
     results_of_f64: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::F64);
-    /// What the library has of f16 gives what references in f64 give, and writes nothing else.
+    /// The operators that the library has of f16 give what references in f64 give, and write nothing else.
     results_of_f16: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::F16);
-    /// What the library has of bf16 gives what references in f64 give, and writes nothing else.
+    /// The operators that the library has of bf16 give what references in f64 give, and write nothing else.
     results_of_bf16: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::BF16);
-    /// What the library has of integers and bool gives what references in f64 give, and writes nothing else.
+    /// The operators that the library has of integers and bool give what references in f64 give, and write nothing
+    /// else.
     results_of_integers: R45 R46 R47, needs Operators, limit 600, run |c| {
         [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8, DType::BOOL]
             .into_iter()

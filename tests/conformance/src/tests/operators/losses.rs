@@ -25,7 +25,7 @@ pub(super) fn cross_entropy(all: &[Dual]) -> Dual {
     -*weight * (*target * log(*x) + (one - *target) * log(one - *x))
 }
 
-/// As the cross entropy of the sigmoid.
+/// The loss as the cross entropy of the sigmoid.
 pub(super) fn logits(all: &[Dual]) -> Dual {
     let [x, target, weight, positive] = all else {
         return f64::NAN.into();
@@ -94,7 +94,7 @@ impl Kit {
         (0..input.len()).map(one).collect()
     }
 
-    /// What remains of the losses: all, their mean or their sum.
+    /// The losses as they are reduced: all, their mean or their sum.
     fn reduced(&self, input: &[Dual], term: Term, reduction: i64) -> Vec<Dual> {
         let all = self.losses(input, term);
         let sum: Dual = all.iter().copied().sum();

@@ -87,7 +87,7 @@ fn channels_last(on: &dyn Runner, dtype: DType, sizes: &[i64; 4], x: &[f64]) -> 
     Operand::new(on, dtype, sizes, &strides, &memory)
 }
 
-/// What all tests of a dtype and of sizes have.
+/// The inputs that all tests of a dtype and of sizes have.
 struct Kit<'a> {
     on: &'a dyn Runner,
     dtype: DType,
@@ -425,8 +425,8 @@ fn root_mean_square(x: &[Dual], weight: &[Dual], epsilon: f64) -> (Vec<Dual>, Ve
     (out, rstds)
 }
 
-/// How many of the last dimensions are normalized together, for each of the inputs. A row of one element would have hardly
-/// a gradient: its result is 1 or -1.
+/// The number of the last dimensions that are normalized together, for each of the inputs. A row of one element would
+/// have hardly a gradient: its result is 1 or -1.
 const ROWS: [usize; 3] = [2, 1, 3];
 
 /// The last dimensions that are normalized together, and the sizes of the statistic.

@@ -16,7 +16,7 @@ use crate::Verdict;
 use crate::tests::kit::write;
 use crate::verdict::{check, equal};
 
-/// Who runs operators: the C ABI of the host side, or the driver's own library.
+/// The side that runs operators: the C ABI of the host side, or the driver's own library.
 pub(in crate::tests) trait Runner {
     /// Memory with these bytes.
     fn place(&self, bytes: &[u8]) -> Verdict<u64>;
@@ -37,19 +37,19 @@ pub(in crate::tests) const SENTINEL: u8 = 0xa7;
 
 /// A tensor in device memory with sentinels around it.
 pub(in crate::tests) struct Operand {
-    /// Of the first element; where strides are negative others lie below it.
+    /// The address of the first element; where strides are negative others lie below it.
     address: u64,
     dtype: DType,
     sizes: Vec<i64>,
     strides: Vec<i64>,
-    /// Of the lowest element.
+    /// The address of the lowest element.
     lowest: u64,
     /// Elements from the lowest to the highest.
     span: usize,
 }
 
 impl Operand {
-    /// Dense, in row-major order.
+    /// A dense operand, in row-major order.
     pub(in crate::tests) fn dense(
         on: &dyn Runner,
         dtype: DType,
@@ -59,7 +59,7 @@ impl Operand {
         Self::new(on, dtype, sizes, &row_major(sizes), values)
     }
 
-    /// Dense, without memory: for questions, not for launches.
+    /// A dense operand without memory: for questions, not for launches.
     pub(super) fn nowhere(dtype: DType, sizes: &[i64]) -> Self {
         Self {
             address: 0,
@@ -71,7 +71,7 @@ impl Operand {
         }
     }
 
-    /// With strides; `values` are in the order of memory.
+    /// An operand with strides; `values` are in the order of memory.
     pub(in crate::tests) fn new(
         on: &dyn Runner,
         dtype: DType,
@@ -168,7 +168,7 @@ pub(in crate::tests) struct Arguments {
     lists: Vec<Vec<i64>>,
     values: Vec<otr_value_t>,
     texts: Vec<CString>,
-    /// On the heap, because calls point to it.
+    /// The arguments are on the heap, because calls point to them.
     args: Option<Box<otr_operator_args_t>>,
 }
 
@@ -384,7 +384,7 @@ pub(in crate::tests) fn gives(
     gives_with(on, name, inputs, outputs, &scalars, expected, what)
 }
 
-/// The same with scalars of both types.
+/// Checks the results of a call with scalars of both types.
 pub(super) fn gives_with(
     on: &dyn Runner,
     name: &str,

@@ -16,7 +16,7 @@ struct Case {
     padding: &'static [i64],
     dilation: &'static [i64],
     ceil: bool,
-    /// Of an average.
+    /// The settings of an average.
     include: bool,
     divisor: Option<i64>,
     /// Spatial sizes of the result.
@@ -254,7 +254,7 @@ fn picked(input: &Array, spatial: usize, numbers: &Array) -> Array {
     })
 }
 
-/// What is added up at each element, when each window gives its gradient to the one with its number.
+/// The sum at each element, when each window gives its gradient to the element with its number.
 fn given_back(grad: &Array, spatial: usize, numbers: &Array, sizes: &[i64]) -> Array {
     let lead = sizes.len() - spatial;
     Array::of(sizes, |at| {
@@ -344,7 +344,7 @@ pub(super) fn max_pool_backward(
     Ok(())
 }
 
-/// Those without dilation, with the sums divided in each way.
+/// The cases without dilation, with the sums divided in each way.
 fn averages(spatial: usize) -> impl Iterator<Item = Case> {
     let fits = move |case: &&Case| case.spatial == spatial && case.dilation == [1];
     CASES.iter().filter(fits).flat_map(|case| {

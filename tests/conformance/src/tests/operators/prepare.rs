@@ -39,7 +39,7 @@ struct Asked<'a> {
     operator: *mut otr_operator,
 }
 
-/// What outputs hold before a call.
+/// The bytes that outputs hold before a call.
 const BYTES: u64 = 0x5a5a;
 const ANSWER: otr_operator_answer = otr_operator_answer {
     struct_size: size_of::<otr_operator_answer>(),
@@ -132,7 +132,7 @@ fn what_there_is_not_is_unsupported(context: &Context) -> Verdict {
         raw.refuses(answer, Code::UNSUPPORTED, what)?;
         asked.is_untouched(what)?;
     }
-    // What no table has is wrong for whoever has the operator, and nothing to others.
+    // A call that no table has is wrong for a driver that has the operator, and nothing to others.
     for (what, name, inputs, outputs) in [
         ("add of nothing", "add", &[][..], &[][..]),
         ("add without an output", "add", &[&four, &four], &[]),

@@ -54,7 +54,7 @@ impl Method {
         let scale = scale.unwrap_or(out as f64 / input as f64);
         let last = (input - 1) as f64;
         let source = if self == Self::Linear && input == out {
-            // Whatever the scale is.
+            // Linear sampling to the same size does not look at the scale.
             at as f64
         } else if align {
             at as f64 * last / (out - 1).max(1) as f64

@@ -15,7 +15,7 @@ type Reference = fn(&[Vec<f64>], f64) -> Vec<f64>;
 pub(in crate::tests) struct Sample {
     pub(in crate::tests) name: &'static str,
     pub(in crate::tests) dtype: DType,
-    /// Of each operand.
+    /// The sizes of each operand.
     sizes: &'static [i64],
     inputs: usize,
     reference: Reference,
@@ -46,7 +46,7 @@ const OPERATORS: [(&str, &[i64], usize, Reference); 4] = [
 ];
 
 impl Sample {
-    /// Those that the driver takes, and the others.
+    /// The samples that the driver takes, and the others.
     pub(in crate::tests) fn sorted(driver: &Driver) -> Verdict<(Vec<Self>, Vec<Self>)> {
         let (mut taken, mut others) = (Vec::new(), Vec::new());
         for (name, sizes, inputs, reference) in OPERATORS {
@@ -67,7 +67,7 @@ impl Sample {
         Ok((taken, others))
     }
 
-    /// Its name and element type.
+    /// The name and the element type of the sample.
     pub(super) fn what(&self) -> String {
         format!("{} of {}", self.name, self.dtype.name())
     }
@@ -137,12 +137,12 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// For an operator that wants so many bytes; inputs and what the workspace begins with follow the seed.
+    /// A launch of an operator that wants so many bytes; inputs and what the workspace begins with follow the seed.
     pub(super) fn new(library: &Library, sample: Sample, bytes: u64, seed: u64) -> Verdict<Self> {
         Self::scaled(library, sample, bytes, seed, &[])
     }
 
-    /// With these scalars.
+    /// A launch with these scalars.
     pub(super) fn scaled(
         library: &Library,
         sample: Sample,
@@ -175,7 +175,7 @@ impl Launch {
         Ok(self.try_submit(queue, operator)??)
     }
 
-    /// The same, with what the driver answers.
+    /// Submits the launch, and gives the answer of the driver.
     pub(super) fn try_submit(&self, queue: &Queue, operator: &Operator) -> Verdict<Result<()>> {
         let inputs: Vec<&Operand> = self.inputs.iter().collect();
         let arguments = Arguments::new(self.sample.name, &inputs, &[&self.out], &self.scalars)?;

@@ -6,12 +6,12 @@ use super::numbers::{count, rounded, values};
 use super::operand::{Given, Operand, Runner, schema_gives};
 use crate::Verdict;
 
-/// What an operator makes of the element that is there and of those that go to its place, in their order.
+/// The result of an operator for the element that is there and those that go to its place, in their order.
 type Join = fn(f64, &[f64]) -> f64;
 
 const SIZES: [i64; 3] = [4, 5, 3];
 
-/// Where an element of a tensor of these sizes lies.
+/// The number of an element in a tensor of these sizes.
 fn number(sizes: &[i64; 3], place: [i64; 3]) -> usize {
     ((place[0] * sizes[1] + place[1]) * sizes[2] + place[2]) as usize
 }
@@ -21,7 +21,7 @@ fn each(sizes: [i64; 3]) -> impl Iterator<Item = [i64; 3]> {
     (0..sizes[0]).flat_map(pairs)
 }
 
-/// What `join` makes of each element, when sources go to targets.
+/// The result of `join` for each element, when sources go to targets.
 fn joined(input: &[f64], moves: &[(usize, f64)], join: Join) -> Vec<f64> {
     let go = |to: usize| -> Vec<f64> {
         let here = moves.iter().filter(|(target, _)| *target == to);
@@ -52,7 +52,7 @@ pub(super) fn scatter(
         (0.0, 3.0)
     };
     for (seed, dim) in [(0, 0usize), (1, 1), (2, 2)] {
-        // Of fewer elements than input and source in each dimension.
+        // The indices have fewer elements than input and source in each dimension.
         let (picked, of_source) = ([3, 4, 2], [4, 4, 3]);
         let x = values(dtype, count(&SIZES), range, seed);
         let source = values(dtype, count(&of_source), range, 10 + seed);
@@ -92,7 +92,7 @@ pub(super) fn scatter(
             let given = [&first[..], last].concat();
             let what = format!("{name} along dimension {dim}, indices of {index_type}");
             schema_gives(on, name, &given, &[Some(&out)], &[Some(&expected)], &what)?;
-            // In place.
+            // The operator works in place.
             let own = Operand::dense(on, dtype, &SIZES, &x)?;
             let first = [
                 Given::In(&own),
@@ -175,7 +175,7 @@ pub(super) fn or_old(old: f64, moved: &[f64], join: fn(&[f64]) -> f64) -> f64 {
     if moved.is_empty() { old } else { join(moved) }
 }
 
-/// What indices pick, and where they put it.
+/// Checks which elements indices pick, and where they are put.
 pub(super) fn index_put(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
     let range = if floats(dtype) {
         (-2.0, 2.0)
@@ -198,7 +198,7 @@ pub(super) fn index_put(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
         let mut expected = x.clone();
         for (place, value) in each(picked).zip(&source) {
             let at = target(place);
-            // Where two values go to one place without a sum, both are the same.
+            // Two values that go to one place without a sum are the same.
             let value = if accumulate {
                 expected[at] + value
             } else {

@@ -53,7 +53,7 @@ fn in_order(x: &Array, dim: usize, kept: i64, descending: bool) -> [Array; 2] {
     ]
 }
 
-/// What a sort is asked for.
+/// The results that a sort is asked for.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Sort {
     Both,
@@ -146,7 +146,7 @@ pub(super) fn logcumsumexp(on: &dyn Runner, name: &str, dtype: DType) -> Verdict
         let mut x = Array::of(&sizes, |_| 0.0);
         x.values = values;
         if seed == 1 {
-            // What does not count, one that alone counts, and one whose exponential does not fit.
+            // A value that does not count, one that alone counts, and one whose exponential does not fit.
             (x.values[0], x.values[17]) = (f64::NEG_INFINITY, 60.0);
             x.values[70] = rounded(dtype, 800.0);
         }

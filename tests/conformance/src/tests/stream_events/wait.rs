@@ -5,7 +5,7 @@ use super::*;
 tests! { "stream.wait":
     /// `queue_wait_event` returns at once, and later work of the queue starts after the point.
     it_returns_at_once_and_holds: R24;
-    /// What was submitted before the wait is not held.
+    /// Work that was submitted before the wait is not held.
     what_is_before_runs: R16 R24;
     /// A wait for an event of the same queue changes nothing.
     for_its_own_event: R24;

@@ -28,10 +28,10 @@ tests! { "stream.outcome":
     a_long_label_is_cut: R19, needs HostKernels;
 }
 
-/// What stands in a place before a driver writes there.
+/// The byte that stands in a place before a driver writes there.
 const MARK: u8 = 0x5a;
 
-/// A place in which it shows what was written.
+/// A place that shows what was written in it.
 fn place() -> sys::otr_outcome {
     sys::otr_outcome {
         code: 0x5a5a,
@@ -86,7 +86,7 @@ impl Pair {
         self.record()
     }
 
-    /// What each question answers and writes; the wait for the queue comes last, since it clears.
+    /// The answer and the outcome of each question; the wait for the queue comes last, since it clears.
     fn ask(&self) -> Verdict<Vec<(&'static str, i32, sys::otr_outcome)>> {
         let api = self.raw.api();
         let mut all = Vec::new();

@@ -192,7 +192,7 @@ fn newer_parameters_are_taken(context: &Context) -> Verdict {
 
 fn older_parameters_are_taken(context: &Context) -> Verdict {
     let raw = Raw::open(context)?;
-    // What lies behind the size would be refused, were it read.
+    // The flags behind the size would be refused, were they read.
     let mut params = queue_params(0, 0xffff_ffff);
     params.struct_size = std::mem::offset_of!(outrigger_device::sys::otr_queue_params, flags);
     let mut queue = std::ptr::null_mut();

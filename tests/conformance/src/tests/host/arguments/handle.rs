@@ -257,7 +257,7 @@ unsafe extern "C" fn never(_: *mut std::ffi::c_void, _: i32) -> i32 {
     std::process::abort()
 }
 
-/// What a failed call was given is not given back.
+/// The `destroy` of data that a failed call was given, which must not be called.
 unsafe extern "C" fn lost(_: *mut std::ffi::c_void) {
     std::process::abort()
 }
@@ -317,7 +317,7 @@ fn wrong(kind: Kind) -> Verdict<Vec<(&'static str, u64, &'static str)>> {
         "H5: an id is not 0, and its top bit is not set: {stale:#x}"
     );
     unmake(kind, stale)?;
-    // What takes its place has another id.
+    // An object that takes the place of the old one has another id.
     let next = make(kind)?;
     check!(next != stale, "H5: an id is never used again");
     let (other, of_other) = match kind {

@@ -303,7 +303,7 @@ fn struct_sizes(context: &Context) -> Verdict {
     partly_filled::<otr_graph_exec_info_t>("figures of an executable graph", |out| {
         otr!(graph_exec_info, exec, out)
     })?;
-    // What the library reads has all of version 1.0.
+    // A struct that the library reads has all of version 1.0.
     let kernel = otr_host_kernel_call_t {
         struct_size: size_of::<otr_host_kernel_call_t>() - 1,
         ..kernel

@@ -25,7 +25,7 @@ enum Seen {
     List(u32, Vec<i64>),
 }
 
-/// What a function found, beside the values: dtypes of inputs and outputs, scalars, and flags.
+/// The call as a function found it, beside the values: dtypes of inputs and outputs, scalars, and flags.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Found {
     values: Vec<Seen>,

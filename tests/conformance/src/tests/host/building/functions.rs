@@ -15,7 +15,7 @@ tests! { "host-abi.host_function":
     /// A host function that names memory runs where host functions reach it and is refused elsewhere; one that names
     /// none runs everywhere.
     without_reach: H2 H11 H29, absent HostReach;
-    /// What a replay that is under way uses outlives all handles, and is given back in the end.
+    /// The objects that a replay under way uses outlive all handles, and are given back in the end.
     what_a_replay_uses: H13 H23 H27 H28;
     /// A graph whose replays fail is given back as any other.
     of_a_graph_that_fails: H13 H19;
@@ -23,7 +23,7 @@ tests! { "host-abi.host_function":
     of_graphs_within_graphs: H13 H27;
     /// Memory that a host function names cannot be bound, wherever the function stands.
     bound_memory: H2 H28, needs HostReach;
-    /// What a call that fails was given is not given back.
+    /// The data of a call that fails is not given back.
     refused_ones: H2 H11;
 }
 
@@ -35,7 +35,7 @@ struct Script {
     told: AtomicU64,
     destroyed: AtomicU64,
     outcome: AtomicI32,
-    /// Where 64 bytes are that each call writes, or 0.
+    /// The address of 64 bytes that each call writes, or 0.
     address: AtomicU64,
 }
 

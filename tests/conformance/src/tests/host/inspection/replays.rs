@@ -14,7 +14,7 @@ tests! { "host-abi.replay":
     executable_graphs: H8 H9 H28;
     /// A number of an operator is bound by its name for later replays.
     numbers_are_bound: H2 H28, needs HostReach OwnOperators;
-    /// What does not fit a named buffer is not bound, and replays are as before.
+    /// Memory that does not fit a named buffer is not bound, and replays are as before.
     wrong_bindings: H2 H22 H28;
     /// A graph of another shape or with other names is not taken over, and replays are as before.
     wrong_updates: H2 H28;
@@ -287,7 +287,7 @@ fn wrong_updates(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Where a host function lets another thread go on, and waits for it.
+/// The place where a host function lets another thread go on, and waits for it.
 #[derive(Default)]
 struct Meeting {
     here: AtomicBool,

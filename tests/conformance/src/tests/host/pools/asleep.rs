@@ -5,9 +5,10 @@ use super::*;
 tests! { "host-abi.sleep":
     /// A pool that sleeps gives its memory to the device, and wakes with all that it has held.
     contents_survive: H21 H23, needs VirtualMemory;
-    /// Who uses a pool that sleeps is refused; what has nothing to do with it goes on.
+    /// A user of a pool that sleeps is refused; all that has nothing to do with the pool goes on.
     users_are_refused: H2 H22, needs VirtualMemory;
-    /// What a graph keeps of a pool that sleeps outlives the pool's handle, or is refused where it was not woken.
+    /// Memory that a graph keeps of a pool that sleeps outlives the pool's handle, or is refused where it was not
+    /// woken.
     what_a_graph_keeps: H13 H24 H27, needs VirtualMemory;
     /// A pool that finds no memory sleeps on, and nothing of it is lost.
     a_pool_that_cannot_wake: H2 H24, needs VirtualMemory;
