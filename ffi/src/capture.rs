@@ -24,18 +24,18 @@ pub struct otr_host_kernel_call_t {
     pub next: *const c_void,
     /// The function that runs, on a thread of the driver's choice.
     pub function: otr_host_kernel_fn,
-    /// Its argument block. The call copies it.
+    /// The argument block. The call copies it.
     pub args: *const c_void,
     /// The bytes of the block.
     pub args_size: u32,
     /// Estimated time in nanoseconds, 0 if unknown. It decides what runs in parallel.
     pub cost_ns: u32,
-    /// Its name, for failures and pictures. Lives as long as the process; or NULL.
+    /// The name of the kernel, for failures and pictures. Lives as long as the process; or NULL.
     pub label: *const c_char,
     /// The offsets of device addresses in the block, in bytes, each a multiple of 8. A graph keeps the
     /// memory of these addresses alive, and can bind other memory in its place.
     pub address_offsets: *const u32,
-    /// How many there are.
+    /// The number of these offsets.
     pub address_count: u32,
     /// 0
     pub reserved: u32,
@@ -45,7 +45,7 @@ pub struct otr_host_kernel_call_t {
     pub address_ranges: *const otr_address_range_t,
 }
 
-/// What a kernel uses from one of its addresses on.
+/// The bytes that a kernel uses from one of its addresses on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_address_range_t {
@@ -76,20 +76,20 @@ pub struct otr_host_node_t {
     pub next: *const c_void,
     /// The function.
     pub function: otr_host_node_fn,
-    /// Its argument.
+    /// The argument of the function.
     pub user: *mut c_void,
     /// Called once with `user` when the function will not be called again; or NULL. It is not called if
     /// the call that takes this struct fails.
     pub destroy: otr_destroy_fn,
-    /// Its name, copied; or NULL.
+    /// The name of the function, copied; or NULL.
     pub label: *const c_char,
-    /// Addresses within allocations that it reads. A graph keeps these allocations alive.
+    /// Addresses within allocations that the function reads. A graph keeps these allocations alive.
     pub reads: *const u64,
-    /// Addresses within allocations that it writes, or reads and writes.
+    /// Addresses within allocations that the function writes, or reads and writes.
     pub writes: *const u64,
-    /// How many it reads.
+    /// The number of addresses in `reads`.
     pub read_count: u32,
-    /// How many it writes.
+    /// The number of addresses in `writes`.
     pub write_count: u32,
     /// Estimated time in nanoseconds, 0 if unknown.
     pub cost_ns: u32,
@@ -112,7 +112,7 @@ pub const OTR_CAPTURE_THREAD_LOCAL: u32 = 1;
 /// Capture mode: waiting for the whole device is allowed. It does not wait for what is recorded.
 pub const OTR_CAPTURE_RELAXED: u32 = 2;
 
-/// What is known of a stream's capture. Set `struct_size` before the call.
+/// The state of a stream's capture. Set `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct otr_capture_info_t {
@@ -251,7 +251,7 @@ api! {
         Ok(())
     }
 
-    /// What is known of a stream's capture.
+    /// Tells the state of a stream's capture.
     fn otr_capture_info(stream: otr_stream_t, info: *mut otr_capture_info_t) {
         let out = OutStruct::new(info, "info")?;
         let known = hooks::stream(stream)?.capture_info();

@@ -11,7 +11,7 @@ use outrigger_hooks::{Collective, DType, Result};
 use crate::guard::{Out, sized, slice, string, text, unused};
 use crate::{otr_communicator_t, otr_stream_t};
 
-/// How a rank joins a communicator.
+/// The place of a rank in a communicator that it joins.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_communicator_params_t {
@@ -19,13 +19,13 @@ pub struct otr_communicator_params_t {
     pub struct_size: usize,
     /// NULL
     pub next: *const c_void,
-    /// What otr_communicator_id gave, in any process.
+    /// The id that otr_communicator_id gave, in any process.
     pub id: *const c_char,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub rank_count: u32,
-    /// Which one this is, from 0.
+    /// The number of this rank, from 0.
     pub rank: u32,
-    /// How long ranks wait for one another; 0: the driver's choice, some minutes.
+    /// Milliseconds that ranks wait for one another; 0: the driver's choice, some minutes.
     pub timeout_ms: u64,
 }
 

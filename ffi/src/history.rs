@@ -33,9 +33,9 @@ pub type otr_context_frames_fn = Option<
     unsafe extern "C" fn(user: *mut c_void, context: u64, frame: otr_frame_fn, frames: *mut c_void),
 >;
 
-/// What otr_memory_history_start keeps. The functions are called outside of all locks of the runtime,
-/// from any thread, until `release` was called for each captured context. They must not throw. Memory
-/// that `capture` itself allocates has no context.
+/// The settings of otr_memory_history_start. The functions are called outside of all locks of the runtime, from any
+/// thread, until `release` was called for each captured context. They must not throw. Memory that `capture` itself
+/// allocates has no context.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_history_options_t {
@@ -120,7 +120,7 @@ unsafe extern "C" fn take_frame(
     });
 }
 
-/// What a history is of.
+/// The memory that a history is of.
 enum Memory {
     Device(&'static hooks::Device),
     Host(&'static hooks::HostMemory),

@@ -17,25 +17,25 @@ pub const OTR_ALL_DEVICES: u32 = 0xffff_ffff;
 /// Pinned host memory, for a call that takes it instead of a device.
 pub const OTR_HOST_MEMORY: u32 = 0xffff_fffe;
 
-/// What is known of an address within an allocation. Set `struct_size` before the call.
+/// Facts of an address within an allocation. Set `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_pointer_info_t {
     /// sizeof(otr_pointer_info_t)
     pub struct_size: usize,
-    /// Where the allocation starts.
+    /// The first address of the allocation.
     pub base: u64,
-    /// Its usable bytes.
+    /// The usable bytes of the allocation.
     pub size: u64,
-    /// The stream that it was allocated on.
+    /// The stream that the memory was allocated on.
     pub stream: otr_stream_t,
     /// Bytes that were asked for.
     pub requested: u64,
-    /// Its pool; 0 for the memory that all share, and for a pool whose handle was given up.
+    /// The pool of the allocation; 0 for the memory that all share, and for a pool whose handle was given up.
     pub pool: otr_pool_t,
     /// The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
     pub pool_number: u64,
-    /// The label under which it was allocated, valid for the life of the process; NULL if none is known.
+    /// The label under which the memory was allocated, valid for the life of the process; NULL if none is known.
     pub label: *const c_char,
 }
 
@@ -58,7 +58,7 @@ impl From<hooks::PointerInfo> for otr_pointer_info_t {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct otr_stat_t {
-    /// Now.
+    /// The value now.
     pub current: u64,
     /// The most since the peaks were reset.
     pub peak: u64,
@@ -156,9 +156,9 @@ pub struct otr_memory_stats_t {
     pub stream_waits: u64,
     /// Times that a thread had to wait for a stream.
     pub host_waits: u64,
-    /// Of blocks up to 1 MiB.
+    /// The counts of blocks up to 1 MiB.
     pub small: otr_class_stats_t,
-    /// Of blocks above 1 MiB.
+    /// The counts of blocks above 1 MiB.
     pub large: otr_class_stats_t,
 }
 
@@ -231,7 +231,7 @@ api! {
         Ok(())
     }
 
-    /// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation of the device.
+    /// Tells the facts of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation of the device.
     fn otr_memory_pointer_info(device: u32, address: u64, info: *mut otr_pointer_info_t) {
         let out = OutStruct::new(info, "info")?;
         out.set(&hooks::runtime()?.device(device)?.pointer_info(address)?.into());

@@ -26,7 +26,7 @@ pub struct otr_module_params_t {
     pub next: *const c_void,
     /// The code: source or a compiled form, as `format` says.
     pub code: *const c_void,
-    /// Its bytes, without a NUL at the end of a source.
+    /// The bytes of the code, without a NUL at the end of a source.
     pub size: u64,
     /// Options for the compiler of the format; or NULL.
     pub options: *const c_char,

@@ -44,7 +44,7 @@ pub struct otr_observation_t {
     pub struct_size: usize,
     /// One of OTR_OBSERVE_*.
     pub kind: u32,
-    /// The device that it concerns.
+    /// The device that the observation concerns.
     pub device: u32,
     /// The address, for memory; else 0.
     pub address: u64,
@@ -56,7 +56,7 @@ pub struct otr_observation_t {
     pub reserved_bytes: u64,
     /// The operator, for a fallback; else "".
     pub name: *const c_char,
-    /// How long a fallback took.
+    /// The time that a fallback took.
     pub nanoseconds: u64,
     /// The text of the error if a request could not be met; else "".
     pub text: *const c_char,

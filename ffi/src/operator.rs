@@ -33,7 +33,7 @@ fn tensors<'a>(first: *const otr_tensor_t, count: u32, what: &str) -> Result<&'a
     unsafe { Tensor::of_raw(raw) }.ok_or_else(|| no_list(what))
 }
 
-// It fills what the caller has made: returned by value, the array would be copied as a whole.
+// The function fills what the caller has made: returned by value, the array would be copied as a whole.
 #[inline]
 fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
     for one in array {

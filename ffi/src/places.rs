@@ -1,4 +1,4 @@
-//! Where operators ran, and what a host says that runs them elsewhere than on the device.
+//! The places where operators ran, and what a host says that runs them elsewhere than on the device.
 
 use std::ffi::c_char;
 
@@ -43,11 +43,11 @@ api! {
         Ok(())
     }
 
-    /// Where all operators ran so far, as JSON: [{"operator", "place", "calls", "timed_calls", "seconds",
+    /// The places where all operators ran so far, as JSON: [{"operator", "place", "calls", "timed_calls", "seconds",
     /// "staged_bytes"}]. `place` is "device" (an operator of the driver; on a device that is the CPU also a host
-    /// kernel), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a kernel of the framework on the
-    /// CPU). `seconds` is of the calls that were timed: those of frameworks, and others while otr_operator_timing is
-    /// on. Free it with otr_string_free.
+    /// kernel), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a kernel of the framework on the CPU).
+    /// `seconds` is of the calls that were timed: those of frameworks, and others while otr_operator_timing is on. Free
+    /// it with otr_string_free.
     fn otr_operator_report(json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         out.set(as_json(&hooks::operator_report())?);

@@ -8,7 +8,7 @@ use outrigger_hooks::Result;
 use crate::guard::{Out, OutStruct, string};
 use crate::{otr_pool_t, otr_stream_t};
 
-/// What a pool holds. Set `struct_size` before the call.
+/// Figures of a pool. Set `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct otr_pool_info_t {
@@ -24,15 +24,15 @@ pub struct otr_pool_info_t {
     pub device: u32,
     /// Captures, graphs, executable graphs, and uses by threads, that refer to it.
     pub users: u32,
-    /// Its number within the device, as snapshots name it.
+    /// The number of the pool within the device, as snapshots name it.
     pub number: u64,
     /// Segments taken from the device.
     pub segments: u64,
     /// The most bytes that may be in use; UINT64_MAX if there is no limit.
     pub limit: u64,
-    /// While it sleeps, the bytes that the device has got back; else 0.
+    /// The bytes that the device has got back while the pool sleeps; else 0.
     pub asleep_bytes: u64,
-    /// 1 while it sleeps, else 0.
+    /// 1 while the pool sleeps, else 0.
     pub asleep: u32,
     /// 0
     pub reserved: u32,
@@ -65,7 +65,7 @@ api! {
         hooks::destroy_pool(pool)
     }
 
-    /// What a pool holds now.
+    /// Tells the figures of a pool as they are now.
     fn otr_pool_info(pool: otr_pool_t, info: *mut otr_pool_info_t) {
         let out = OutStruct::new(info, "info")?;
         let pool = hooks::pool(pool)?;

@@ -42,21 +42,21 @@ pub struct otr_profiled_work_t {
     pub device: u32,
     /// The stream, which may have been destroyed since.
     pub stream: otr_stream_t,
-    /// What the thread had chosen by otr_profile_correlate.
+    /// The number that the thread had chosen by otr_profile_correlate.
     pub correlation: u64,
     /// The thread that submitted the work, by the number of the operating system.
     pub thread: u64,
     /// The name of the kernel or operator, or what the work does.
     pub name: *const c_char,
-    /// How many bytes are moved or written; 0 for other kinds.
+    /// The bytes that are moved or written; 0 for other kinds.
     pub bytes: u64,
-    /// When the submission began.
+    /// The time when the submission began.
     pub submit_begin: u64,
-    /// When the submission ended.
+    /// The time when the submission ended.
     pub submit_end: u64,
-    /// When the work began; 0 unless `outcome` is OTR_OK.
+    /// The time when the work began; 0 unless `outcome` is OTR_OK.
     pub begin: u64,
-    /// When the work ended; 0 unless `outcome` is OTR_OK.
+    /// The time when the work ended; 0 unless `outcome` is OTR_OK.
     pub end: u64,
     /// One of OTR_CLOCK_*.
     pub clock: u32,

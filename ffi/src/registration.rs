@@ -45,16 +45,16 @@ pub struct otr_operator_registration_t {
     pub next: *const c_void,
     /// The operator: a name that otr_operator_find takes, such as "mylib::scale_add".
     pub name: *const c_char,
-    /// Who registers it, for texts. Copied.
+    /// The owner of the registration, for texts. Copied.
     pub owner: *const c_char,
     /// The function.
     pub function: otr_operator_fn,
-    /// Its argument.
+    /// The argument of the function.
     pub user: *mut c_void,
     /// Called once with `user` when the registration has ended and its last call is over, on whichever thread that
     /// is; or NULL. It is not called if otr_operator_register fails.
     pub destroy: otr_destroy_fn,
-    /// The device that it serves, or OTR_ALL_DEVICES.
+    /// The device that the function serves, or OTR_ALL_DEVICES.
     pub device: u32,
     /// 0 or OTR_REGISTER_REPLACE.
     pub flags: u32,
@@ -64,7 +64,7 @@ pub struct otr_operator_registration_t {
 struct User {
     pointer: *mut c_void,
     destroy: otr_destroy_fn,
-    /// Whether it is the runtime's to give back.
+    /// Whether the pointer is the runtime's to give back.
     taken: AtomicBool,
 }
 

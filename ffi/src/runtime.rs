@@ -6,7 +6,7 @@ use outrigger_hooks as hooks;
 
 use crate::guard::{Out, OutStruct, string, text};
 
-/// What is known of a device. Set `struct_size` before the call.
+/// Facts of a device. Set `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_device_info_t {
@@ -14,7 +14,7 @@ pub struct otr_device_info_t {
     pub struct_size: usize,
     /// The device's name.
     pub name: [c_char; 128],
-    /// Who makes it.
+    /// The maker's name.
     pub vendor: [c_char; 64],
     /// The driver's name.
     pub driver: [c_char; 64],
@@ -28,9 +28,10 @@ pub struct otr_device_info_t {
     pub address_alignment: u32,
     /// 0: unknown.
     pub compute_units: u32,
-    /// Of streams; a lower number is more urgent. Both may be 0 until the device is used for the first time.
+    /// The least urgent priority of streams; a lower number is more urgent. Both may be 0 until the device is used for
+    /// the first time.
     pub priority_lowest: i32,
-    /// Of streams.
+    /// The most urgent priority of streams.
     pub priority_highest: i32,
     /// The device's number within its driver.
     pub driver_ordinal: u32,
@@ -38,7 +39,7 @@ pub struct otr_device_info_t {
     pub largest_allocation: u64,
     /// Formats of code that otr_module_load takes: bit N is OTR_CODE_* number N.
     pub code_formats: u32,
-    /// Of code for the device, 0 unknown: OTR_FEATURE_*.
+    /// Features of code for the device, 0 unknown: OTR_FEATURE_*.
     pub features: u32,
     /// Work-items of a group, in all.
     pub largest_group: u32,
@@ -117,15 +118,15 @@ api! {
         Ok(())
     }
 
-    /// How many devices there are. A device is opened by the first call that uses it (H8).
+    /// Tells the number of devices. A device is opened by the first call that uses it (H8).
     fn otr_device_count(count: *mut u32) {
         let out = Out::new(count, "count")?;
         out.set(hooks::runtime()?.device_count());
         Ok(())
     }
 
-    /// What is known of a device, which is not opened for that. It does not change while the process lives, but for the
-    /// priorities.
+    /// Tells the facts of a device, which is not opened for that. They do not change while the process lives, but for
+    /// the priorities.
     fn otr_device_info(device: u32, info: *mut otr_device_info_t) {
         let out = OutStruct::new(info, "info")?;
         let device = hooks::runtime()?.found(device)?;

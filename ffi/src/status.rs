@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 
 use outrigger_hooks::{Code, Error, Result};
 
-/// Why a call failed. A status of NULL means success.
+/// The reason why a call failed. A status of NULL means success.
 pub struct otr_status_t {
     code: i32,
     message: CString,
@@ -27,7 +27,7 @@ impl otr_status_t {
 }
 
 impl otr_status_t {
-    /// What a function of the host answers, which owns a status until then.
+    /// The outcome that a function of the host answers with; the function has owned the status until then.
     ///
     /// # Safety
     /// NULL, or a status that was not freed; it is not used afterwards.
@@ -56,7 +56,7 @@ unsafe fn get<'a>(status: *const otr_status_t) -> Option<&'a otr_status_t> {
     unsafe { status.as_ref() }
 }
 
-// These cannot fail or panic, and so need no guard; the test of exports knows them by name.
+// The functions below cannot fail or panic, and so need no guard; the test of exports knows them by name.
 
 /// A status of the host, for functions of the host that answer with one. NULL for the code OTR_OK. `message` is copied;
 /// NULL is an empty text.

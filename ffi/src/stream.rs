@@ -44,11 +44,11 @@ api! {
         Ok(())
     }
 
-    /// What the driver's own interface calls a stream's queue, for another library that puts work into
-    /// it. All that was submitted to the stream is in there when this returns, so that what the library
-    /// puts in comes behind it, and before the next call with the stream. The library asks anew before it
-    /// does so again. The call may wait. OTR_ERR_UNSUPPORTED if the driver shares no queues,
-    /// OTR_ERR_CAPTURE while the stream captures, OTR_ERR_CANCELLED if it has failed.
+    /// A stream's queue as the driver's own interface names it, for another library that puts work into it. All that
+    /// was submitted to the stream is in there when this returns, so that what the library puts in comes behind it, and
+    /// before the next call with the stream. The library asks anew before it does so again. The call may wait.
+    /// OTR_ERR_UNSUPPORTED if the driver shares no queues, OTR_ERR_CAPTURE while the stream captures, OTR_ERR_CANCELLED
+    /// if it has failed.
     fn otr_stream_native(stream: otr_stream_t, native: *mut u64) {
         let out = Out::new(native, "native")?;
         out.set(hooks::stream(stream)?.native()?);

@@ -39,7 +39,7 @@ typedef void (*otr_parallel_for_fn)(int64_t begin,
                                     otr_parallel_body_fn body,
                                     void *context);
 
-// Which variant of code is the fastest? The library adds the driver, the device and its own version to the question.
+// The question which variant of code is the fastest. The library adds the driver, the device and its own version.
 typedef struct {
   // sizeof(otr_tune_params_t)
   size_t struct_size;
@@ -49,7 +49,7 @@ typedef struct {
   uint32_t flags;
   // 0
   uint32_t reserved;
-  // What is computed: "torch.mm".
+  // The operation that is computed: "torch.mm".
   const char *operation;
   // The class of sizes and layouts. Not empty, as the other texts.
   const char *sizes;
@@ -59,13 +59,13 @@ typedef struct {
   const char *code;
   // The names of the variants. The first one is the default.
   const char *const *candidates;
-  // How many there are, at least 1.
+  // The number of the variants, at least 1.
   uint32_t candidate_count;
   // Milliseconds that the measurement of one variant may take, with its compilation; 0 for 30 seconds.
   uint32_t limit_ms;
   // The command that starts a worker: a program, its arguments, and NULL behind the last. NULL: nothing is measured.
   const char *const *worker;
-  // What the worker is to measure, as JSON. NULL: nothing is measured.
+  // The measurement that the worker is to make, as JSON. NULL: nothing is measured.
   const char *task;
 } otr_tune_params_t;
 

@@ -247,7 +247,7 @@ typedef struct otr_status otr_status_t;
 // A stream: a generational id, never 0.
 typedef uint64_t otr_stream_t;
 
-// What a kernel uses from one of its addresses on.
+// The bytes that a kernel uses from one of its addresses on.
 typedef struct {
   // Bytes, all within one allocation.
   uint64_t bytes;
@@ -265,18 +265,18 @@ typedef struct {
   const void *next;
   // The function that runs, on a thread of the driver's choice.
   otr_host_kernel_fn function;
-  // Its argument block. The call copies it.
+  // The argument block. The call copies it.
   const void *args;
   // The bytes of the block.
   uint32_t args_size;
   // Estimated time in nanoseconds, 0 if unknown. It decides what runs in parallel.
   uint32_t cost_ns;
-  // Its name, for failures and pictures. Lives as long as the process; or NULL.
+  // The name of the kernel, for failures and pictures. Lives as long as the process; or NULL.
   const char *label;
   // The offsets of device addresses in the block, in bytes, each a multiple of 8. A graph keeps the
   // memory of these addresses alive, and can bind other memory in its place.
   const uint32_t *address_offsets;
-  // How many there are.
+  // The number of these offsets.
   uint32_t address_count;
   // 0
   uint32_t reserved;
@@ -302,20 +302,20 @@ typedef struct {
   const void *next;
   // The function.
   otr_host_node_fn function;
-  // Its argument.
+  // The argument of the function.
   void *user;
   // Called once with `user` when the function will not be called again; or NULL. It is not called if
   // the call that takes this struct fails.
   otr_destroy_fn destroy;
-  // Its name, copied; or NULL.
+  // The name of the function, copied; or NULL.
   const char *label;
-  // Addresses within allocations that it reads. A graph keeps these allocations alive.
+  // Addresses within allocations that the function reads. A graph keeps these allocations alive.
   const uint64_t *reads;
-  // Addresses within allocations that it writes, or reads and writes.
+  // Addresses within allocations that the function writes, or reads and writes.
   const uint64_t *writes;
-  // How many it reads.
+  // The number of addresses in `reads`.
   uint32_t read_count;
-  // How many it writes.
+  // The number of addresses in `writes`.
   uint32_t write_count;
   // Estimated time in nanoseconds, 0 if unknown.
   uint32_t cost_ns;
@@ -329,7 +329,7 @@ typedef uint64_t otr_pool_t;
 // A graph, nodes and edges: a generational id, never 0.
 typedef uint64_t otr_graph_t;
 
-// What is known of a stream's capture. Set `struct_size` before the call.
+// The state of a stream's capture. Set `struct_size` before the call.
 typedef struct {
   // sizeof(otr_capture_info_t)
   size_t struct_size;
@@ -345,19 +345,19 @@ typedef struct {
   uint32_t stream_count;
 } otr_capture_info_t;
 
-// How a rank joins a communicator.
+// The place of a rank in a communicator that it joins.
 typedef struct {
   // sizeof(otr_communicator_params_t)
   size_t struct_size;
   // NULL
   const void *next;
-  // What otr_communicator_id gave, in any process.
+  // The id that otr_communicator_id gave, in any process.
   const char *id;
-  // How many ranks there are.
+  // The number of ranks.
   uint32_t rank_count;
-  // Which one this is, from 0.
+  // The number of this rank, from 0.
   uint32_t rank;
-  // How long ranks wait for one another; 0: the driver's choice, some minutes.
+  // Milliseconds that ranks wait for one another; 0: the driver's choice, some minutes.
   uint64_t timeout_ms;
 } otr_communicator_params_t;
 
@@ -434,9 +434,9 @@ typedef void (*otr_frame_fn)(void *frames, const char *file, uint32_t line, cons
 // Lists the frames of a context: calls `frame(frames, ...)` for each.
 typedef void (*otr_context_frames_fn)(void *user, uint64_t context, otr_frame_fn frame, void *frames);
 
-// What otr_memory_history_start keeps. The functions are called outside of all locks of the runtime,
-// from any thread, until `release` was called for each captured context. They must not throw. Memory
-// that `capture` itself allocates has no context.
+// The settings of otr_memory_history_start. The functions are called outside of all locks of the runtime, from any
+// thread, until `release` was called for each captured context. They must not throw. Memory that `capture` itself
+// allocates has no context.
 typedef struct {
   // sizeof(otr_history_options_t)
   size_t struct_size;
@@ -456,29 +456,29 @@ typedef struct {
   void *user;
 } otr_history_options_t;
 
-// What is known of an address within an allocation. Set `struct_size` before the call.
+// Facts of an address within an allocation. Set `struct_size` before the call.
 typedef struct {
   // sizeof(otr_pointer_info_t)
   size_t struct_size;
-  // Where the allocation starts.
+  // The first address of the allocation.
   uint64_t base;
-  // Its usable bytes.
+  // The usable bytes of the allocation.
   uint64_t size;
-  // The stream that it was allocated on.
+  // The stream that the memory was allocated on.
   otr_stream_t stream;
   // Bytes that were asked for.
   uint64_t requested;
-  // Its pool; 0 for the memory that all share, and for a pool whose handle was given up.
+  // The pool of the allocation; 0 for the memory that all share, and for a pool whose handle was given up.
   otr_pool_t pool;
   // The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
   uint64_t pool_number;
-  // The label under which it was allocated, valid for the life of the process; NULL if none is known.
+  // The label under which the memory was allocated, valid for the life of the process; NULL if none is known.
   const char *label;
 } otr_pointer_info_t;
 
 // One statistic.
 typedef struct {
-  // Now.
+  // The value now.
   uint64_t current;
   // The most since the peaks were reset.
   uint64_t peak;
@@ -556,9 +556,9 @@ typedef struct {
   uint64_t stream_waits;
   // Times that a thread had to wait for a stream.
   uint64_t host_waits;
-  // Of blocks up to 1 MiB.
+  // The counts of blocks up to 1 MiB.
   otr_class_stats_t small;
-  // Of blocks above 1 MiB.
+  // The counts of blocks above 1 MiB.
   otr_class_stats_t large;
 } otr_memory_stats_t;
 
@@ -570,7 +570,7 @@ typedef struct {
   const void *next;
   // The code: source or a compiled form, as `format` says.
   const void *code;
-  // Its bytes, without a NUL at the end of a source.
+  // The bytes of the code, without a NUL at the end of a source.
   uint64_t size;
   // Options for the compiler of the format; or NULL.
   const char *options;
@@ -592,7 +592,7 @@ typedef struct {
   size_t struct_size;
   // One of OTR_OBSERVE_*.
   uint32_t kind;
-  // The device that it concerns.
+  // The device that the observation concerns.
   uint32_t device;
   // The address, for memory; else 0.
   uint64_t address;
@@ -604,7 +604,7 @@ typedef struct {
   uint64_t reserved_bytes;
   // The operator, for a fallback; else "".
   const char *name;
-  // How long a fallback took.
+  // The time that a fallback took.
   uint64_t nanoseconds;
   // The text of the error if a request could not be met; else "".
   const char *text;
@@ -627,7 +627,7 @@ typedef uint64_t otr_observer_t;
 // throw.
 typedef uint32_t (*otr_pressure_fn)(void *user, uint32_t device, uint64_t needed);
 
-// What a pool holds. Set `struct_size` before the call.
+// Figures of a pool. Set `struct_size` before the call.
 typedef struct {
   // sizeof(otr_pool_info_t)
   size_t struct_size;
@@ -641,15 +641,15 @@ typedef struct {
   uint32_t device;
   // Captures, graphs, executable graphs, and uses by threads, that refer to it.
   uint32_t users;
-  // Its number within the device, as snapshots name it.
+  // The number of the pool within the device, as snapshots name it.
   uint64_t number;
   // Segments taken from the device.
   uint64_t segments;
   // The most bytes that may be in use; UINT64_MAX if there is no limit.
   uint64_t limit;
-  // While it sleeps, the bytes that the device has got back; else 0.
+  // The bytes that the device has got back while the pool sleeps; else 0.
   uint64_t asleep_bytes;
-  // 1 while it sleeps, else 0.
+  // 1 while the pool sleeps, else 0.
   uint32_t asleep;
   // 0
   uint32_t reserved;
@@ -666,21 +666,21 @@ typedef struct {
   uint32_t device;
   // The stream, which may have been destroyed since.
   otr_stream_t stream;
-  // What the thread had chosen by otr_profile_correlate.
+  // The number that the thread had chosen by otr_profile_correlate.
   uint64_t correlation;
   // The thread that submitted the work, by the number of the operating system.
   uint64_t thread;
   // The name of the kernel or operator, or what the work does.
   const char *name;
-  // How many bytes are moved or written; 0 for other kinds.
+  // The bytes that are moved or written; 0 for other kinds.
   uint64_t bytes;
-  // When the submission began.
+  // The time when the submission began.
   uint64_t submit_begin;
-  // When the submission ended.
+  // The time when the submission ended.
   uint64_t submit_end;
-  // When the work began; 0 unless `outcome` is OTR_OK.
+  // The time when the work began; 0 unless `outcome` is OTR_OK.
   uint64_t begin;
-  // When the work ended; 0 unless `outcome` is OTR_OK.
+  // The time when the work ended; 0 unless `outcome` is OTR_OK.
   uint64_t end;
   // One of OTR_CLOCK_*.
   uint32_t clock;
@@ -710,16 +710,16 @@ typedef struct {
   const void *next;
   // The operator: a name that otr_operator_find takes, such as "mylib::scale_add".
   const char *name;
-  // Who registers it, for texts. Copied.
+  // The owner of the registration, for texts. Copied.
   const char *owner;
   // The function.
   otr_operator_fn function;
-  // Its argument.
+  // The argument of the function.
   void *user;
   // Called once with `user` when the registration has ended and its last call is over, on whichever thread that
   // is; or NULL. It is not called if otr_operator_register fails.
   otr_destroy_fn destroy;
-  // The device that it serves, or OTR_ALL_DEVICES.
+  // The device that the function serves, or OTR_ALL_DEVICES.
   uint32_t device;
   // 0 or OTR_REGISTER_REPLACE.
   uint32_t flags;
@@ -728,13 +728,13 @@ typedef struct {
 // A registered operator: a generational id, never 0.
 typedef uint64_t otr_registration_t;
 
-// What is known of a device. Set `struct_size` before the call.
+// Facts of a device. Set `struct_size` before the call.
 typedef struct {
   // sizeof(otr_device_info_t)
   size_t struct_size;
   // The device's name.
   char name[128];
-  // Who makes it.
+  // The maker's name.
   char vendor[64];
   // The driver's name.
   char driver[64];
@@ -748,9 +748,10 @@ typedef struct {
   uint32_t address_alignment;
   // 0: unknown.
   uint32_t compute_units;
-  // Of streams; a lower number is more urgent. Both may be 0 until the device is used for the first time.
+  // The least urgent priority of streams; a lower number is more urgent. Both may be 0 until the device is used for
+  // the first time.
   int32_t priority_lowest;
-  // Of streams.
+  // The most urgent priority of streams.
   int32_t priority_highest;
   // The device's number within its driver.
   uint32_t driver_ordinal;
@@ -758,7 +759,7 @@ typedef struct {
   uint64_t largest_allocation;
   // Formats of code that otr_module_load takes: bit N is OTR_CODE_* number N.
   uint32_t code_formats;
-  // Of code for the device, 0 unknown: OTR_FEATURE_*.
+  // Features of code for the device, 0 unknown: OTR_FEATURE_*.
   uint32_t features;
   // Work-items of a group, in all.
   uint32_t largest_group;
@@ -822,7 +823,7 @@ otr_status_t *otr_capture_abort(otr_stream_t stream, const char *reason);
 // A graph of what was recorded so far, to look at. It cannot be instantiated.
 otr_status_t *otr_capture_partial(otr_stream_t stream, otr_graph_t *graph);
 
-// What is known of a stream's capture.
+// Tells the state of a stream's capture.
 otr_status_t *otr_capture_info(otr_stream_t stream, otr_capture_info_t *info);
 
 // Labels the nodes that this stream records from here on, until the next label; NULL ends it. If
@@ -1258,7 +1259,7 @@ otr_status_t *otr_memory_record_stream(uint32_t device,
 otr_status_t *otr_memory_find(uint64_t address,
                               uint32_t *device);
 
-// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation of the device.
+// Tells the facts of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation of the device.
 otr_status_t *otr_memory_pointer_info(uint32_t device,
                                       uint64_t address,
                                       otr_pointer_info_t *info);
@@ -1470,11 +1471,11 @@ otr_status_t *otr_fallback_report(char **json);
 // Forgets all counts of operators, at all places.
 otr_status_t *otr_fallback_reset(void);
 
-// Where all operators ran so far, as JSON: [{"operator", "place", "calls", "timed_calls", "seconds",
+// The places where all operators ran so far, as JSON: [{"operator", "place", "calls", "timed_calls", "seconds",
 // "staged_bytes"}]. `place` is "device" (an operator of the driver; on a device that is the CPU also a host
-// kernel), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a kernel of the framework on the
-// CPU). `seconds` is of the calls that were timed: those of frameworks, and others while otr_operator_timing is
-// on. Free it with otr_string_free.
+// kernel), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a kernel of the framework on the CPU).
+// `seconds` is of the calls that were timed: those of frameworks, and others while otr_operator_timing is on. Free
+// it with otr_string_free.
 otr_status_t *otr_operator_report(char **json);
 
 // Times each call of an operator from now on (1), or no longer (0), in the whole process. A timed call waits
@@ -1492,7 +1493,7 @@ otr_status_t *otr_pool_create(uint32_t device, otr_pool_t *pool);
 // allocation that use it are gone.
 otr_status_t *otr_pool_destroy(otr_pool_t pool);
 
-// What a pool holds now.
+// Tells the figures of a pool as they are now.
 otr_status_t *otr_pool_info(otr_pool_t pool, otr_pool_info_t *info);
 
 // Allocates from a pool, whatever pool the calling thread uses; otherwise as otr_memory_alloc.
@@ -1593,11 +1594,11 @@ otr_status_t *otr_driver_load(const char *spec);
 // Free it with otr_string_free.
 otr_status_t *otr_load_report(char **json);
 
-// How many devices there are. A device is opened by the first call that uses it (H8).
+// Tells the number of devices. A device is opened by the first call that uses it (H8).
 otr_status_t *otr_device_count(uint32_t *count);
 
-// What is known of a device, which is not opened for that. It does not change while the process lives, but for the
-// priorities.
+// Tells the facts of a device, which is not opened for that. They do not change while the process lives, but for
+// the priorities.
 otr_status_t *otr_device_info(uint32_t device,
                               otr_device_info_t *info);
 
@@ -1704,11 +1705,11 @@ otr_status_t *otr_stream_from_native(uint32_t device,
                                      uint64_t native,
                                      otr_stream_t *stream);
 
-// What the driver's own interface calls a stream's queue, for another library that puts work into
-// it. All that was submitted to the stream is in there when this returns, so that what the library
-// puts in comes behind it, and before the next call with the stream. The library asks anew before it
-// does so again. The call may wait. OTR_ERR_UNSUPPORTED if the driver shares no queues,
-// OTR_ERR_CAPTURE while the stream captures, OTR_ERR_CANCELLED if it has failed.
+// A stream's queue as the driver's own interface names it, for another library that puts work into it. All that
+// was submitted to the stream is in there when this returns, so that what the library puts in comes behind it, and
+// before the next call with the stream. The library asks anew before it does so again. The call may wait.
+// OTR_ERR_UNSUPPORTED if the driver shares no queues, OTR_ERR_CAPTURE while the stream captures, OTR_ERR_CANCELLED
+// if it has failed.
 otr_status_t *otr_stream_native(otr_stream_t stream,
                                 uint64_t *native);
 

@@ -15,7 +15,7 @@ pub const OTR_TUNE_MEASURE: u32 = 1;
 /// `flags` of a question: as OTR_TUNE_MEASURE, and what is known is measured again, unless a person has pinned it.
 pub const OTR_TUNE_AGAIN: u32 = 2;
 
-/// Which variant of code is the fastest? The library adds the driver, the device and its own version to the question.
+/// The question which variant of code is the fastest. The library adds the driver, the device and its own version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_tune_params_t {
@@ -27,7 +27,7 @@ pub struct otr_tune_params_t {
     pub flags: u32,
     /// 0
     pub reserved: u32,
-    /// What is computed: "torch.mm".
+    /// The operation that is computed: "torch.mm".
     pub operation: *const c_char,
     /// The class of sizes and layouts. Not empty, as the other texts.
     pub sizes: *const c_char,
@@ -37,13 +37,13 @@ pub struct otr_tune_params_t {
     pub code: *const c_char,
     /// The names of the variants. The first one is the default.
     pub candidates: *const *const c_char,
-    /// How many there are, at least 1.
+    /// The number of the variants, at least 1.
     pub candidate_count: u32,
     /// Milliseconds that the measurement of one variant may take, with its compilation; 0 for 30 seconds.
     pub limit_ms: u32,
     /// The command that starts a worker: a program, its arguments, and NULL behind the last. NULL: nothing is measured.
     pub worker: *const *const c_char,
-    /// What the worker is to measure, as JSON. NULL: nothing is measured.
+    /// The measurement that the worker is to make, as JSON. NULL: nothing is measured.
     pub task: *const c_char,
 }
 

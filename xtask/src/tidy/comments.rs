@@ -35,6 +35,7 @@ const IN_FORCE: &[&str] = &[
     "drivers/cuda",
     "tests/tests",
     "tests/conformance",
+    "ffi",
 ];
 
 /// Pronouns, and question words that make a clause without a noun of it.
