@@ -12,6 +12,9 @@
  * Evolution
  *   R1  Every struct that crosses the boundary starts with `struct_size`, the size its writer was
  *       compiled with. A reader uses only what lies within it. Structs grow at their end only.
+ *       Elements of arrays (otr_tensor_t, otr_scalar_t, otr_value_t, otr_argument_t, otr_transfer_t) say no
+ *       size and never change: an array is read with the index alone. More about its elements comes as an
+ *       array of the same length, in a record of the chain of the struct that has the first one.
  *   R2  A difference in the major number is refused, with both numbers in the message. A driver
  *       accepts any host minor, and a host any driver minor.
  *   R3  `next` chains hold `otr_ext_t` records, the last with NULL for the next. A record of unknown type
