@@ -102,16 +102,16 @@ impl Under {
         self.threads.leaves();
     }
 
-    /// Makes the event that host calls need, so that none of them fails for it later.
+    /// The event that is waited for before a host call. It is made before the first one is kept, so that none fails for it.
     ///
     /// # Errors
     /// What the driver answers.
-    pub(crate) fn prepare(&self) -> Result<()> {
-        if self.drained.get().is_none() {
-            let mark = Mark::create(&self.raw, self.device, false)?;
-            let _ = self.drained.set(mark);
+    pub(crate) fn drained(&self) -> Result<&Mark> {
+        if let Some(mark) = self.drained.get() {
+            return Ok(mark);
         }
-        Ok(())
+        let mark = Mark::create(&self.raw, self.device, false)?;
+        Ok(self.drained.get_or_init(|| mark))
     }
 }
 
@@ -308,16 +308,7 @@ impl Lane for Under {
     }
 
     fn drain(&self) -> Result<(), Trouble<Self>> {
-        let drained = self.drained.get();
-        // A queue that failed by a wait has made no event yet.
-        let made;
-        let mark = match drained {
-            Some(mark) => mark,
-            None => {
-                made = Mark::create(&self.raw, self.device, false).map_err(refused)?;
-                &made
-            }
-        };
+        let mark = self.drained().map_err(refused)?;
         mark.record(self.queue.as_ptr()).map_err(refused)?;
         mark.synchronize().map_err(refused)
     }
