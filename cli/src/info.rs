@@ -96,6 +96,7 @@ fn offers(driver: &Driver) -> String {
         ("graphs", driver.native_graphs().is_some()),
         ("collectives", driver.collectives().is_some()),
         ("native queues", driver.shares_native_queues()),
+        ("file descriptors", driver.external().is_ok()),
     ];
     let named: Vec<&str> = parts
         .iter()

@@ -57,6 +57,7 @@ pub const OTR_COPY_HOST_TO_HOST: u32 = 4;
 pub const OTR_EXT_OPERATOR_ARGS: u32 = 1;
 pub const OTR_EXT_COLLECTIVES: u32 = 2;
 pub const OTR_EXT_NATIVE_QUEUE: u32 = 3;
+pub const OTR_EXT_EXTERNAL: u32 = 4;
 pub const OTR_VALUE_NONE: u32 = 0;
 pub const OTR_VALUE_INPUT: u32 = 1;
 pub const OTR_VALUE_INPUTS: u32 = 2;
@@ -109,6 +110,7 @@ pub const OTR_EVENT_TIMING: u32 = 1;
 pub const OTR_MEMORY_DEVICE: u32 = 0;
 pub const OTR_MEMORY_VENDOR: u32 = 2147483648;
 pub const OTR_MEMORY_EXPORTABLE: u32 = 1;
+pub const OTR_MEMORY_EXPORTABLE_FD: u32 = 2;
 pub const OTR_HOST_CALL_CANNOT_FAIL: u32 = 1;
 pub const OTR_LABEL_BYTES: u32 = 128;
 pub const OTR_MESSAGE_BYTES: u32 = 256;
@@ -117,6 +119,11 @@ pub const OTR_COLLECTIVES_MAJOR: u32 = 1;
 pub const OTR_COLLECTIVES_MINOR: u32 = 0;
 pub const OTR_NATIVE_QUEUE_MAJOR: u32 = 1;
 pub const OTR_NATIVE_QUEUE_MINOR: u32 = 0;
+pub const OTR_FD_OPAQUE: u32 = 1;
+pub const OTR_FD_DMA_BUF: u32 = 2;
+pub const OTR_FD_VENDOR: u32 = 2147483648;
+pub const OTR_EXTERNAL_MAJOR: u32 = 1;
+pub const OTR_EXTERNAL_MINOR: u32 = 0;
 pub type otr_code_t = i32;
 pub type otr_dtype_t = u32;
 pub type otr_address_t = u64;
@@ -519,6 +526,12 @@ pub struct otr_drv_comm {
     _unused: [u8; 0],
 }
 pub type otr_drv_comm_t = otr_drv_comm;
+#[repr(C)]
+#[derive(Debug)]
+pub struct otr_drv_semaphore {
+    _unused: [u8; 0],
+}
+pub type otr_drv_semaphore_t = otr_drv_semaphore;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_host_info {
@@ -1903,6 +1916,178 @@ const _: () = {
     ][::core::mem::offset_of!(otr_native_queue_api, adopt) - 40usize];
 };
 pub type otr_native_queue_api_t = otr_native_queue_api;
+pub type otr_fd_kind_t = u32;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_fd {
+    pub struct_size: usize,
+    pub next: *mut otr_ext_t,
+    pub fd: i32,
+    pub kind: otr_fd_kind_t,
+    pub offset: u64,
+    pub size: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_fd"][::core::mem::size_of::<otr_fd>() - 40usize];
+    ["Alignment of otr_fd"][::core::mem::align_of::<otr_fd>() - 8usize];
+    [
+        "Offset of field: otr_fd::struct_size",
+    ][::core::mem::offset_of!(otr_fd, struct_size) - 0usize];
+    ["Offset of field: otr_fd::next"][::core::mem::offset_of!(otr_fd, next) - 8usize];
+    ["Offset of field: otr_fd::fd"][::core::mem::offset_of!(otr_fd, fd) - 16usize];
+    ["Offset of field: otr_fd::kind"][::core::mem::offset_of!(otr_fd, kind) - 20usize];
+    [
+        "Offset of field: otr_fd::offset",
+    ][::core::mem::offset_of!(otr_fd, offset) - 24usize];
+    ["Offset of field: otr_fd::size"][::core::mem::offset_of!(otr_fd, size) - 32usize];
+};
+pub type otr_fd_t = otr_fd;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_semaphore_params {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub initial: u64,
+    pub flags: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of otr_semaphore_params",
+    ][::core::mem::size_of::<otr_semaphore_params>() - 32usize];
+    [
+        "Alignment of otr_semaphore_params",
+    ][::core::mem::align_of::<otr_semaphore_params>() - 8usize];
+    [
+        "Offset of field: otr_semaphore_params::struct_size",
+    ][::core::mem::offset_of!(otr_semaphore_params, struct_size) - 0usize];
+    [
+        "Offset of field: otr_semaphore_params::next",
+    ][::core::mem::offset_of!(otr_semaphore_params, next) - 8usize];
+    [
+        "Offset of field: otr_semaphore_params::initial",
+    ][::core::mem::offset_of!(otr_semaphore_params, initial) - 16usize];
+    [
+        "Offset of field: otr_semaphore_params::flags",
+    ][::core::mem::offset_of!(otr_semaphore_params, flags) - 24usize];
+    [
+        "Offset of field: otr_semaphore_params::reserved",
+    ][::core::mem::offset_of!(otr_semaphore_params, reserved) - 28usize];
+};
+pub type otr_semaphore_params_t = otr_semaphore_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_external_api {
+    pub ext: otr_ext_t,
+    pub major: u32,
+    pub minor: u32,
+    pub memory_import: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            arg2: *const otr_fd_t,
+            address: *mut otr_address_t,
+        ) -> otr_code_t,
+    >,
+    pub memory_close: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            address: otr_address_t,
+        ) -> otr_code_t,
+    >,
+    pub semaphore_import: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            arg2: *const otr_fd_t,
+            arg3: *mut *mut otr_drv_semaphore_t,
+        ) -> otr_code_t,
+    >,
+    pub semaphore_destroy: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut otr_drv_semaphore_t) -> otr_code_t,
+    >,
+    pub signal: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_semaphore_t,
+            value: u64,
+        ) -> otr_code_t,
+    >,
+    pub wait: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_semaphore_t,
+            value: u64,
+        ) -> otr_code_t,
+    >,
+    pub memory_export: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            address: otr_address_t,
+            arg2: *mut otr_fd_t,
+        ) -> otr_code_t,
+    >,
+    pub semaphore_create: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            arg2: *const otr_semaphore_params_t,
+            arg3: *mut *mut otr_drv_semaphore_t,
+        ) -> otr_code_t,
+    >,
+    pub semaphore_export: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_drv_semaphore_t,
+            arg2: *mut otr_fd_t,
+        ) -> otr_code_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_external_api"][::core::mem::size_of::<otr_external_api>() - 104usize];
+    [
+        "Alignment of otr_external_api",
+    ][::core::mem::align_of::<otr_external_api>() - 8usize];
+    [
+        "Offset of field: otr_external_api::ext",
+    ][::core::mem::offset_of!(otr_external_api, ext) - 0usize];
+    [
+        "Offset of field: otr_external_api::major",
+    ][::core::mem::offset_of!(otr_external_api, major) - 24usize];
+    [
+        "Offset of field: otr_external_api::minor",
+    ][::core::mem::offset_of!(otr_external_api, minor) - 28usize];
+    [
+        "Offset of field: otr_external_api::memory_import",
+    ][::core::mem::offset_of!(otr_external_api, memory_import) - 32usize];
+    [
+        "Offset of field: otr_external_api::memory_close",
+    ][::core::mem::offset_of!(otr_external_api, memory_close) - 40usize];
+    [
+        "Offset of field: otr_external_api::semaphore_import",
+    ][::core::mem::offset_of!(otr_external_api, semaphore_import) - 48usize];
+    [
+        "Offset of field: otr_external_api::semaphore_destroy",
+    ][::core::mem::offset_of!(otr_external_api, semaphore_destroy) - 56usize];
+    [
+        "Offset of field: otr_external_api::signal",
+    ][::core::mem::offset_of!(otr_external_api, signal) - 64usize];
+    [
+        "Offset of field: otr_external_api::wait",
+    ][::core::mem::offset_of!(otr_external_api, wait) - 72usize];
+    [
+        "Offset of field: otr_external_api::memory_export",
+    ][::core::mem::offset_of!(otr_external_api, memory_export) - 80usize];
+    [
+        "Offset of field: otr_external_api::semaphore_create",
+    ][::core::mem::offset_of!(otr_external_api, semaphore_create) - 88usize];
+    [
+        "Offset of field: otr_external_api::semaphore_export",
+    ][::core::mem::offset_of!(otr_external_api, semaphore_export) - 96usize];
+};
+pub type otr_external_api_t = otr_external_api;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_driver_api {

@@ -134,3 +134,26 @@ pub const fn imported() -> sys::otr_imported {
         size: 0,
     }
 }
+
+/// A file descriptor of a kind, of `OTR_FD_*`; or, with -1, the place for one.
+pub const fn fd(fd: i32, kind: u32) -> sys::otr_fd {
+    sys::otr_fd {
+        struct_size: size_of::<sys::otr_fd>(),
+        next: std::ptr::null_mut(),
+        fd,
+        kind,
+        offset: 0,
+        size: 0,
+    }
+}
+
+/// A semaphore that begins with a number.
+pub const fn semaphore(initial: u64) -> sys::otr_semaphore_params {
+    sys::otr_semaphore_params {
+        struct_size: size_of::<sys::otr_semaphore_params>(),
+        next: std::ptr::null(),
+        initial,
+        flags: 0,
+        reserved: 0,
+    }
+}

@@ -192,6 +192,11 @@ impl Driver {
     /// # Errors
     /// `OUT_OF_MEMORY`; `INVALID_ARGUMENT` for a size of 0; `INVALID_DEVICE`.
     pub fn memory_alloc(&self, device: u32, size: u64) -> Result<u64> {
+        self.allocate(device, size, 0)
+    }
+
+    /// The same, with flags besides those of all memory.
+    pub(crate) fn allocate(&self, device: u32, size: u64, flags: u32) -> Result<u64> {
         refuse_fork()?;
         self.open_device(device)?;
         if size == 0 {
@@ -202,7 +207,7 @@ impl Driver {
         }
         let mut address = 0;
         let params = sys::otr_memory_params {
-            flags: self.memory_flags(),
+            flags: self.memory_flags() | flags,
             ..params::memory(size)
         };
         let alloc = entry!(self.0.raw.table().api, memory_alloc);

@@ -184,6 +184,7 @@ impl RawDriver {
         ipc: otr_ipc_api
         collectives: otr_collective_api
         native_queue: otr_native_queue_api
+        external: otr_external_api
     }
 
     fn close(&self) -> Code {

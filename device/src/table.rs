@@ -26,6 +26,7 @@ pub(crate) struct Table {
     /// The tables of the chain, likewise; one of another major version is none.
     pub(crate) collectives: Option<sys::otr_collective_api>,
     pub(crate) native_queue: Option<sys::otr_native_queue_api>,
+    pub(crate) external: Option<sys::otr_external_api>,
     /// Tables of the chain that are of another major version, each as a sentence for the log.
     pub(crate) passed_over: Vec<String>,
     pub(crate) name: String,
@@ -198,6 +199,19 @@ impl Table {
                         check_entries("chained table native_queue", size, size_of_val(g), all)
                     },
                 )?,
+                external: chained(&api, &mut passed_over, |g: &sys::otr_external_api, size| {
+                    let all = entries!(g, sys::otr_external_api:
+                            memory_import memory_close semaphore_import semaphore_destroy signal wait);
+                    let needed = offset_of!(sys::otr_external_api, memory_export);
+                    check_entries("chained table external", size, needed, all)?;
+                    both(
+                        "chained table external",
+                        "semaphore_create",
+                        g.semaphore_create.is_some(),
+                        "semaphore_export",
+                        g.semaphore_export.is_some(),
+                    )
+                })?,
                 passed_over,
                 name: text(api.name, "name")?,
                 vendor: text(api.vendor, "vendor")?,
@@ -304,6 +318,7 @@ macro_rules! chained {
 chained! {
     otr_collective_api id: OTR_EXT_COLLECTIVES "collectives" OTR_COLLECTIVES_MAJOR OTR_COLLECTIVES_MINOR;
     otr_native_queue_api handle: OTR_EXT_NATIVE_QUEUE "native_queue" OTR_NATIVE_QUEUE_MAJOR OTR_NATIVE_QUEUE_MINOR;
+    otr_external_api memory_import: OTR_EXT_EXTERNAL "external" OTR_EXTERNAL_MAJOR OTR_EXTERNAL_MINOR;
 }
 
 /// Copies what a table holds within its own size; the rest is zero. `struct_size` keeps what the

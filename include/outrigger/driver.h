@@ -254,6 +254,31 @@
  *       are as they were. `device_close` takes back what `device_open` took, however often that was
  *       called: it may answer OTR_ERR_BUSY while objects or memory of the device live, and waits for the
  *       work of its destroyed queues. The device may be opened again. `close` closes devices that are open.
+ * Memory and semaphores by file descriptor (the optional table `external`)
+ *   R59 A descriptor has a kind: OTR_FD_OPAQUE, of the driver and of those that its documentation names;
+ *       OTR_FD_DMA_BUF, a dma-buf of Linux. A kind that the driver does not have, for memory or for
+ *       semaphores, is OTR_ERR_UNSUPPORTED; a descriptor that is none of the kind, as far as the driver can
+ *       tell, OTR_ERR_INVALID_HANDLE. What an export gives is the host's, which closes it; each call gives
+ *       another one. An import looks at a descriptor during the call alone: it stays the host's, whatever
+ *       the answer. So a driver gives an interface that takes descriptors over one of its own.
+ *   R60 What was allocated with OTR_MEMORY_EXPORTABLE_FD is exported: `offset` and `size` say where in the
+ *       descriptor it lies. An import reaches `size` bytes from `offset` on at an address of the importer's
+ *       device; more than there are, or an offset that cannot be mapped, is OTR_ERR_INVALID_ARGUMENT. The
+ *       bytes stay as long as the allocation, a descriptor or an import does: the exporter may free first,
+ *       or end. An import does not count as used, `memory_free` refuses it, and `memory_close` takes it back
+ *       (R12).
+ *   R61 A semaphore is a number of 64 bits that only grows. `signal` sets it, once all before it in its queue
+ *       has taken effect; work behind `wait` starts when it has come to the value. Both return at once, and
+ *       are commands of a queue of the semaphore's device (else OTR_ERR_INVALID_DEVICE; of another `open`,
+ *       OTR_ERR_INVALID_HANDLE). A `wait` may come before its `signal`, which flushes its queue (R18):
+ *       another process cannot. Numbers that do not grow are the host's fault. `semaphore_destroy` returns
+ *       without waiting; commands, descriptors and other imports go on.
+ *   R62 A `signal` behind a failure (R20) is executed: nobody waits for ever because a queue has failed. A
+ *       driver whose semaphores can carry a failure fails waits for the numbers that came with it, and for
+ *       all larger ones, with its code (R24), for as long as the semaphore lives; with others, they pass.
+ *       What a lost device or an ended process has not signalled never comes, unless somebody signals in
+ *       its place.
+ *   R63 Where a queue records (R31), `signal` and `wait` are refused with OTR_ERR_UNSUPPORTED.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H
@@ -283,6 +308,7 @@ typedef struct otr_operator otr_operator_t;
 typedef struct otr_drv_graph otr_drv_graph_t;
 typedef struct otr_physical otr_physical_t; /* memory without an address, until it is mapped */
 typedef struct otr_drv_comm otr_drv_comm_t; /* one rank of a communicator */
+typedef struct otr_drv_semaphore otr_drv_semaphore_t;
 
 /* ---- Negotiation --------------------------------------------------------------------------- */
 #define OTR_LOG_ERROR 1
@@ -392,6 +418,9 @@ typedef uint32_t otr_memory_kind_t;
 /* A hint that the memory may be given to `ipc`: what was allocated without it a driver may refuse to export.
  * A driver to which it means nothing ignores it. */
 #define OTR_MEMORY_EXPORTABLE 0x1u
+/* Of `memory_alloc` alone: the memory can be given to `memory_export` of the table `external`. An unknown flag without
+ * that entry. */
+#define OTR_MEMORY_EXPORTABLE_FD 0x2u
 
 /* What `memory_alloc` allocates, and `create` of `virtual_memory`. */
 typedef struct otr_memory_params {
@@ -473,8 +502,8 @@ typedef struct otr_outcome {
   otr_code_t code;
   uint32_t reserved;
   /* The number of the command in its queue, from 1; 0: not known. Copies, fills, launches and host calls count;
-   * records of events do not. Whether a wait for an event counts, and a copy or fill of 0 bytes, is the
-   * driver's choice. */
+   * records of events do not. Whether a wait for an event or a call of a semaphore counts, and a copy or fill
+   * of 0 bytes, is the driver's choice. */
   uint64_t submission;
   char label[OTR_LABEL_BYTES]; /* of the launch; empty: none, or not known */
   char message[OTR_MESSAGE_BYTES];
@@ -687,6 +716,52 @@ typedef struct otr_native_queue_api {
   otr_code_t (*handle)(otr_queue_t*, uint64_t* native);
   otr_code_t (*adopt)(otr_driver_t*, uint32_t device, uint64_t native, otr_queue_t**);
 } otr_native_queue_api_t;
+
+typedef uint32_t otr_fd_kind_t; /* R59 */
+#define OTR_FD_OPAQUE 1
+#define OTR_FD_DMA_BUF 2
+#define OTR_FD_VENDOR 0x80000000u /* and above */
+
+/* A file descriptor. For an export the host sets `struct_size`, `next` and `kind`, and the driver writes the rest. */
+typedef struct otr_fd {
+  size_t struct_size;
+  otr_ext_t* next;
+  int32_t fd;
+  otr_fd_kind_t kind;
+  uint64_t offset; /* R60; of a semaphore 0 */
+  uint64_t size;
+} otr_fd_t;
+
+typedef struct otr_semaphore_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint64_t initial; /* R61 */
+  uint32_t flags;    /* 0 */
+  uint32_t reserved; /* 0 */
+} otr_semaphore_params_t;
+
+#define OTR_EXTERNAL_MAJOR 1
+#define OTR_EXTERNAL_MINOR 0
+
+/* Memory and semaphores of other libraries and processes, by file descriptor (R59 to R63). */
+typedef struct otr_external_api {
+  otr_ext_t ext;  /* of type OTR_EXT_EXTERNAL; its size is that of the table */
+  uint32_t major; /* OTR_EXTERNAL_MAJOR that the driver was compiled with */
+  uint32_t minor;
+  otr_code_t (*memory_import)(otr_driver_t*, uint32_t device, const otr_fd_t*,
+                              otr_address_t* address);
+  otr_code_t (*memory_close)(otr_driver_t*, otr_address_t address);
+  otr_code_t (*semaphore_import)(otr_driver_t*, uint32_t device, const otr_fd_t*,
+                                 otr_drv_semaphore_t**);
+  otr_code_t (*semaphore_destroy)(otr_drv_semaphore_t*);
+  otr_code_t (*signal)(otr_queue_t*, otr_drv_semaphore_t*, uint64_t value);
+  otr_code_t (*wait)(otr_queue_t*, otr_drv_semaphore_t*, uint64_t value);
+  otr_code_t (*memory_export)(otr_driver_t*, otr_address_t address, otr_fd_t*); /* optional */
+  /* Both or none of the two; optional. params NULL means defaults. */
+  otr_code_t (*semaphore_create)(otr_driver_t*, uint32_t device, const otr_semaphore_params_t*,
+                                 otr_drv_semaphore_t**);
+  otr_code_t (*semaphore_export)(otr_drv_semaphore_t*, otr_fd_t*);
+} otr_external_api_t;
 
 /* ---- The table ----------------------------------------------------------------------------- */
 typedef struct otr_driver_api {

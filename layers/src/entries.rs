@@ -136,6 +136,25 @@ macro_rules! entries {
             plain native_handle: native_queue.handle(queue: otr_queue, native: *mut u64) [];
             makes native_adopt: native_queue.adopt(driver: otr_driver, device: u32, native: u64)
                 [queue: otr_queue];
+            plain external_memory_import: external.memory_import(driver: otr_driver, device: u32,
+                fd: *const sys::otr_fd, address: *mut u64) [];
+            plain external_memory_close: external.memory_close(driver: otr_driver,
+                address: u64) [];
+            makes external_semaphore_import: external.semaphore_import(driver: otr_driver,
+                device: u32, fd: *const sys::otr_fd) [semaphore: otr_drv_semaphore];
+            takes external_semaphore_destroy: external.semaphore_destroy(semaphore:
+                otr_drv_semaphore) [];
+            plain external_signal: external.signal(queue: otr_queue,
+                semaphore: *mut sys::otr_drv_semaphore, value: u64) [];
+            plain external_wait: external.wait(queue: otr_queue,
+                semaphore: *mut sys::otr_drv_semaphore, value: u64) [];
+            plain external_memory_export: external.memory_export(driver: otr_driver, address: u64,
+                fd: *mut sys::otr_fd) [];
+            makes external_semaphore_create: external.semaphore_create(driver: otr_driver,
+                device: u32, params: *const sys::otr_semaphore_params)
+                [semaphore: otr_drv_semaphore];
+            plain external_semaphore_export: external.semaphore_export(semaphore: otr_drv_semaphore,
+                fd: *mut sys::otr_fd) [];
         }
     };
 }

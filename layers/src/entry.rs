@@ -61,6 +61,8 @@ impl Entry {
                 | Self::comm_broadcast
                 | Self::comm_all_gather
                 | Self::comm_exchange
+                | Self::external_signal
+                | Self::external_wait
         )
     }
 
@@ -83,6 +85,8 @@ impl Entry {
                 | Self::graph_destroy
                 | Self::ipc_memory_close
                 | Self::comm_destroy
+                | Self::external_memory_close
+                | Self::external_semaphore_destroy
         )
     }
 }
@@ -156,7 +160,7 @@ macro_rules! handles {
 
 handles! {
     otr_driver otr_drv_event otr_drv_module otr_drv_kernel otr_operator otr_drv_graph otr_physical
-    otr_drv_comm
+    otr_drv_comm otr_drv_semaphore
 }
 
 macro_rules! no_handles {
@@ -172,6 +176,7 @@ no_handles! {
     *const sys::otr_fill *const sys::otr_host_call *const sys::otr_launch
     *const sys::otr_operator_call *mut *const *const c_char *mut sys::otr_operator_answer
     *mut sys::otr_imported *const sys::otr_comm_params *const sys::otr_exchange
+    *const sys::otr_fd *mut sys::otr_fd *const sys::otr_semaphore_params
 }
 
 macro_rules! gated {

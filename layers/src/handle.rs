@@ -64,6 +64,7 @@ objects! {
     otr_drv_graph "graph" 7
     otr_physical "physical memory" 8
     otr_drv_comm "communicator" 9
+    otr_drv_semaphore "semaphore" 10
 }
 
 plain! { u32 u64 usize sys::otr_host_fn }
@@ -79,6 +80,7 @@ impl Argument for *mut sys::otr_outcome {}
 impl Argument for *mut sys::otr_device_properties {}
 impl Argument for *mut sys::otr_ipc_handle {}
 impl Argument for *mut sys::otr_imported {}
+impl Argument for *mut sys::otr_fd {}
 
 /// One handle. Its memory is never given back, only used again, so a stale handle can be read safely.
 #[repr(C)]

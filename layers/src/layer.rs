@@ -67,6 +67,7 @@ mod groups {
         ipc: otr_ipc_api
         collectives: otr_collective_api
         native_queue: otr_native_queue_api
+        external: otr_external_api
     }
 }
 

@@ -134,6 +134,7 @@ struct Groups {
     ipc: sys::otr_ipc_api,
     collectives: sys::otr_collective_api,
     native_queue: sys::otr_native_queue_api,
+    external: sys::otr_external_api,
 }
 
 // SAFETY: a table is not written after it was made; its strings are those of the driver below, which
@@ -150,6 +151,7 @@ impl LayerTable {
         let has = |entry: bool, name: &str| offers(name, entry);
         let pinned = below.pinned_memory();
         let ipc = below.ipc();
+        let external = below.external();
         let mut groups = Box::new(Groups {
             api: core(below, open),
             memory_info: sys::otr_memory_info_api {
@@ -277,6 +279,32 @@ impl LayerTable {
                 handle: Some(thunks::native_handle),
                 adopt: Some(thunks::native_adopt),
             },
+            external: sys::otr_external_api {
+                ext: record::<sys::otr_external_api>(sys::OTR_EXT_EXTERNAL),
+                major: sys::OTR_EXTERNAL_MAJOR,
+                minor: sys::OTR_EXTERNAL_MINOR,
+                memory_import: Some(thunks::external_memory_import),
+                memory_close: Some(thunks::external_memory_close),
+                semaphore_import: Some(thunks::external_semaphore_import),
+                semaphore_destroy: Some(thunks::external_semaphore_destroy),
+                signal: Some(thunks::external_signal),
+                wait: Some(thunks::external_wait),
+                memory_export: has(
+                    external.is_some_and(|g| g.memory_export.is_some()),
+                    "external.memory_export",
+                )
+                .then_some(thunks::external_memory_export),
+                semaphore_create: has(
+                    external.is_some_and(|g| g.semaphore_create.is_some()),
+                    "external.semaphore_create",
+                )
+                .then_some(thunks::external_semaphore_create),
+                semaphore_export: has(
+                    external.is_some_and(|g| g.semaphore_export.is_some()),
+                    "external.semaphore_export",
+                )
+                .then_some(thunks::external_semaphore_export),
+            },
         });
         macro_rules! groups {
             ($($name:ident)*) => {
@@ -296,7 +324,7 @@ impl LayerTable {
                 })*
             };
         }
-        tables! { collectives native_queue }
+        tables! { collectives native_queue external }
         if !has(below.api().queue_flush.is_some(), "queue_flush") {
             groups.api.queue_flush = None;
         }

@@ -2,11 +2,12 @@
 //! layer changes, hides or breaks.
 
 use std::ffi::{CStr, c_void};
+use std::os::fd::AsFd;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outrigger_device::{Code, CopyKind, Driver, NO_OUTCOME, RawDriver, find_record, sys};
+use outrigger_device::{Code, CopyKind, Driver, FdKind, NO_OUTCOME, RawDriver, find_record, sys};
 use outrigger_layers::{Layer, Next, fail, layered};
 
 fn host(options: &str) -> Driver {
@@ -267,6 +268,19 @@ fn chained_tables_are_wrapped_and_unknown_records_left_out() {
     // SAFETY: a queue of this driver, which lives as long.
     let adopted = unsafe { driver.queue_adopt(0, native) }.unwrap();
     assert_eq!(adopted.native().unwrap(), native);
+    let external = driver.external().unwrap();
+    let semaphore = external.semaphore_create(0, 3).unwrap();
+    let fd = semaphore.export(FdKind::OPAQUE).unwrap();
+    let again = external
+        .semaphore_import(0, fd.as_fd(), FdKind::OPAQUE)
+        .unwrap();
+    queue.wait_semaphore(&again, 4).unwrap();
+    driver
+        .queue_create(0, 0)
+        .unwrap()
+        .signal(&semaphore, 4)
+        .unwrap();
+    queue.synchronize().unwrap();
 }
 
 #[test]

@@ -220,7 +220,7 @@ impl Exported {
 }
 
 /// Does something on a queue that is made for it and given up at once; what was submitted still runs.
-fn relayed<T>(
+pub(super) fn relayed<T>(
     host: &Arc<Host>,
     submit: impl FnOnce(&'static Queue) -> Result<T, Fault>,
 ) -> Result<T, Fault> {

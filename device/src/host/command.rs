@@ -11,6 +11,7 @@ use super::board::Board;
 use super::collectives::Call;
 use super::graph::Body;
 use super::queue::Queue;
+use super::semaphore::Semaphore;
 use super::sync::per_thread;
 use crate::{Code, HostFn, HostKernelFn, foreign_call};
 
@@ -56,6 +57,11 @@ pub(super) enum Command {
     Signal {
         board: Arc<Board>,
         number: u64,
+    },
+    /// Sets a semaphore.
+    Reach {
+        semaphore: Arc<Semaphore>,
+        value: u64,
     },
     /// Takes a place in the order and does nothing.
     Nop,
@@ -212,6 +218,7 @@ impl Command {
             Self::Wait { .. }
             | Self::Stamp { .. }
             | Self::Signal { .. }
+            | Self::Reach { .. }
             | Self::Nop
             | Self::Jump { .. } => 0,
         }
@@ -266,6 +273,7 @@ impl Command {
             Self::Collective { .. } => "collective",
             Self::Graph { .. } => "graph",
             Self::Wait { .. } => "wait",
+            Self::Reach { .. } => "signal",
             Self::Stamp { .. } | Self::Signal { .. } | Self::Nop | Self::Jump { .. } => "mark",
         }
     }
@@ -316,6 +324,10 @@ impl Command {
             }
             Self::Signal { board, number } => {
                 board.pass(number, upstream);
+                Code::OK.into()
+            }
+            Self::Reach { semaphore, value } => {
+                semaphore.reach(value, upstream);
                 Code::OK.into()
             }
             Self::Launch(_)

@@ -61,11 +61,12 @@ pub(super) struct Host {
     /// Bytes of each device, and what the host sees of them.
     memory: u64,
     face: Face,
-    /// Events, graphs, operators and ranks of communicators that the host has not given back.
+    /// Events, graphs, operators, ranks of communicators and semaphores that the host has not given back.
     pub(super) events: AtomicUsize,
     pub(super) graphs: AtomicUsize,
     pub(super) operators: AtomicUsize,
     pub(super) communicators: AtomicUsize,
+    pub(super) semaphores: AtomicUsize,
     /// Pinned allocations: address to mapped bytes.
     pinned: Mutex<HashMap<usize, usize>>,
     /// What other processes may use of its memory, and it of theirs.
@@ -172,6 +173,7 @@ impl Host {
             graphs: AtomicUsize::new(0),
             operators: AtomicUsize::new(0),
             communicators: AtomicUsize::new(0),
+            semaphores: AtomicUsize::new(0),
             pinned: Mutex::default(),
             exports: Exports::default(),
             ids: Mutex::default(),
@@ -222,6 +224,7 @@ impl Host {
             (self.graphs.load(Ordering::Relaxed), "graphs"),
             (self.operators.load(Ordering::Relaxed), "operators"),
             (self.communicators.load(Ordering::Relaxed), "communicators"),
+            (self.semaphores.load(Ordering::Relaxed), "semaphores"),
             (self.pinned.lock().len(), "pinned allocations"),
         ];
         for (count, what) in self.devices().flat_map(Device::counts) {
@@ -451,24 +454,33 @@ pub(super) unsafe extern "C" fn memory_alloc(
             ));
         }
         // SAFETY: R1: NULL, or a struct of the size that stands in it.
-        let params = unsafe { memory_params(params)? };
+        let params = unsafe { memory_params(params, sys::OTR_MEMORY_EXPORTABLE_FD)? };
         if params.size == 0 {
             return Err(Fault::argument(
                 "an allocation of 0 bytes; at least 1 is needed",
             ));
         }
-        let taken = device.memory.alloc(params.size, params.alignment)?;
+        let exportable = params.flags & sys::OTR_MEMORY_EXPORTABLE_FD != 0;
+        let taken = if exportable {
+            device
+                .memory
+                .alloc_exportable(params.size, params.alignment)?
+        } else {
+            device.memory.alloc(params.size, params.alignment)?
+        };
         // SAFETY: not NULL, so writable.
         unsafe { give(address, taken) }
     })
 }
 
-/// What memory is asked for, checked but for its size. All of this driver's can be exported.
+/// What memory is asked for, checked but for its size. All of this driver's can be given to `ipc`; which flags the entry
+/// knows besides, it says.
 ///
 /// # Safety
 /// `given` is NULL, or to a struct that begins with its size.
 pub(super) unsafe fn memory_params<'a>(
     given: *const sys::otr_memory_params,
+    flags: u32,
 ) -> Result<&'a sys::otr_memory_params, Fault> {
     // SAFETY: this function's contract.
     let given = unsafe { params(given, "the parameters of the memory")? };
@@ -482,11 +494,11 @@ pub(super) unsafe fn memory_params<'a>(
             ),
         ));
     }
-    if given.flags & !sys::OTR_MEMORY_EXPORTABLE != 0 {
+    let known = sys::OTR_MEMORY_EXPORTABLE | flags;
+    if given.flags & !known != 0 {
         return Err(Fault::argument(format!(
-            "memory flags {:#x}; known is OTR_MEMORY_EXPORTABLE ({:#x})",
-            given.flags,
-            sys::OTR_MEMORY_EXPORTABLE
+            "memory flags {:#x}; known here are {known:#x}, of OTR_MEMORY_EXPORTABLE and OTR_MEMORY_EXPORTABLE_FD",
+            given.flags
         )));
     }
     if given.alignment != 0 && !given.alignment.is_power_of_two() {

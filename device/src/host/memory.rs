@@ -2,6 +2,7 @@
 //! the rest is for mapped memory. This module knows which bytes belong to whom, and never touches their
 //! contents.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +13,7 @@ use rustix::mm::{Advice, madvise};
 use super::fault::Fault;
 use super::mapping::{GRANULARITY, Mapping};
 use super::options::Face;
-use super::pages::{HUGE, Huge, Pages, Part, Span, huge_pages};
+use super::pages::{HUGE, Huge, Pages, Part, Span, huge_pages, private};
 use super::ranges::Ranges;
 use crate::Code;
 
@@ -46,6 +47,9 @@ pub(super) struct Memory {
     in_file: bool,
     /// The allocations, by offset.
     space: Mutex<Ranges>,
+    /// The files of allocations that can be given away by descriptor, by offset. Each has one of its own, so that whoever
+    /// has the descriptor reaches these bytes and no others, and keeps them.
+    own_files: Mutex<HashMap<u64, Arc<Pages>>>,
     mapping: Mapping,
 }
 
@@ -163,6 +167,7 @@ impl Memory {
             pages,
             in_file,
             space: Mutex::new(Ranges::new(0, plain)),
+            own_files: Mutex::default(),
             mapping,
         })
     }
@@ -222,6 +227,82 @@ impl Memory {
         }
     }
 
+    /// Takes memory that can be given away by descriptor.
+    pub(super) fn alloc_exportable(&self, size: u64, alignment: u64) -> Result<u64, Fault> {
+        let address = self.alloc(size, alignment)?;
+        let offset = address - self.device.start;
+        let size = self.space.lock().size(offset).unwrap_or(0);
+        let file = Pages::new(size).and_then(|pages| {
+            // SAFETY: the range was taken just now, and nobody knows it yet.
+            unsafe { pages.map(self.reached(offset), size, 0) }?;
+            Ok(pages)
+        });
+        match file {
+            Ok(pages) => {
+                self.own_files.lock().insert(offset, Arc::new(pages));
+                Ok(address)
+            }
+            Err(error) => {
+                if self.restore(offset, size) {
+                    self.free(address, || ())?;
+                }
+                Err(Fault::new(
+                    Code::OUT_OF_HOST_MEMORY,
+                    format!("no file for {size} bytes that can be exported: {error}"),
+                ))
+            }
+        }
+    }
+
+    /// The file of an allocation that [`alloc_exportable`](Self::alloc_exportable) gave; `None` if the address lies outside
+    /// of where allocations are.
+    pub(super) fn own_file(&self, address: u64) -> Result<Option<Part>, Fault> {
+        let Some(offset) = self.offset(address) else {
+            return Ok(None);
+        };
+        let Some(size) = self.space.lock().size(offset) else {
+            return Err(Fault::argument(format!(
+                "{address:#x} is not the start of a live allocation"
+            )));
+        };
+        match self.own_files.lock().get(&offset) {
+            Some(pages) => Ok(Some(Part {
+                pages: Arc::clone(pages),
+                offset: 0,
+                size,
+            })),
+            None => Err(Fault::new(
+                Code::UNSUPPORTED,
+                format!(
+                    "the {size} bytes at {address:#x} have no file of their own: OTR_MEMORY_EXPORTABLE_FD asks for one when they \
+                     are allocated"
+                ),
+            )),
+        }
+    }
+
+    /// Where the host reaches what is at an offset.
+    fn reached(&self, offset: u64) -> u64 {
+        (self.device.start + offset).wrapping_add_signed(self.bias)
+    }
+
+    /// Puts the device's own memory back where another file is mapped. Where that fails, the addresses are of no more use.
+    fn restore(&self, offset: u64, size: u64) -> bool {
+        let at = self.reached(offset);
+        // SAFETY: an allocation that nobody uses: it is being made, or was freed (R12).
+        let restored = unsafe {
+            if self.in_file {
+                self.pages.map(at, size, offset)
+            } else {
+                private(at, size)
+            }
+        };
+        if let Err(error) = &restored {
+            tracing::warn!(target: "outrigger::device", %error, size, "addresses were given up");
+        }
+        restored.is_ok()
+    }
+
     /// Frees an allocation if the address is one's; `false` if it lies outside of where they are. `forget` gives up what is
     /// known of the allocation by its address, which no other has meanwhile.
     pub(super) fn free(&self, address: u64, forget: impl FnOnce()) -> Result<bool, Fault> {
@@ -235,7 +316,13 @@ impl Memory {
         };
         // Before the addresses can be given out again.
         forget();
-        if self.in_file {
+        let own_file = self.own_files.lock().remove(&offset);
+        if own_file.is_some() {
+            if !self.restore(offset, size) {
+                self.quota.give(size);
+                return Ok(true);
+            }
+        } else if self.in_file {
             self.pages.discard(offset, size);
         } else {
             // SAFETY: these pages are an allocation that has just been freed (R12).
@@ -260,6 +347,13 @@ impl Memory {
                 "{address:#x} is not the start of a live allocation"
             )));
         };
+        if let Some(pages) = self.own_files.lock().get(&offset) {
+            return Ok(Some(Part {
+                pages: Arc::clone(pages),
+                offset: 0,
+                size,
+            }));
+        }
         if !self.in_file {
             return Err(Fault::new(
                 Code::UNSUPPORTED,

@@ -19,6 +19,7 @@ mod command;
 mod driver;
 mod event;
 mod exports;
+mod external;
 mod failure;
 mod fault;
 mod graph;
@@ -33,6 +34,7 @@ mod queue;
 mod ranges;
 mod recording;
 mod segment;
+mod semaphore;
 mod submit;
 mod sync;
 mod ticker;
@@ -202,12 +204,32 @@ static NATIVE_QUEUE: Shared<sys::otr_native_queue_api> = Shared(sys::otr_native_
         struct_size: size_of::<sys::otr_native_queue_api>(),
         type_: sys::OTR_EXT_NATIVE_QUEUE,
         reserved: 0,
-        next: std::ptr::null(),
+        next: &raw const EXTERNAL.0.ext,
     },
     major: sys::OTR_NATIVE_QUEUE_MAJOR,
     minor: sys::OTR_NATIVE_QUEUE_MINOR,
     handle: Some(submit::native_handle),
     adopt: Some(submit::native_adopt),
+});
+
+static EXTERNAL: Shared<sys::otr_external_api> = Shared(sys::otr_external_api {
+    ext: sys::otr_ext {
+        struct_size: size_of::<sys::otr_external_api>(),
+        type_: sys::OTR_EXT_EXTERNAL,
+        reserved: 0,
+        next: std::ptr::null(),
+    },
+    major: sys::OTR_EXTERNAL_MAJOR,
+    minor: sys::OTR_EXTERNAL_MINOR,
+    memory_import: Some(external::memory_import),
+    memory_close: Some(external::memory_close),
+    semaphore_import: Some(external::semaphore_import),
+    semaphore_destroy: Some(external::semaphore_destroy),
+    signal: Some(external::signal),
+    wait: Some(external::wait),
+    memory_export: Some(external::memory_export),
+    semaphore_create: Some(external::semaphore_create),
+    semaphore_export: Some(external::semaphore_export),
 });
 
 static PINNED_MEMORY: sys::otr_pinned_memory_api = sys::otr_pinned_memory_api {

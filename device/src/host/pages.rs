@@ -190,19 +190,8 @@ impl Span {
     /// Puts memory of this process alone at the start of the span.
     pub(super) fn back(&self, size: u64) -> Result<(), Errno> {
         debug_assert!(size <= self.size, "a part of the span");
-        let start = self.start as *mut c_void;
         // SAFETY: the range lies in this span, which is empty and which nobody else uses yet.
-        unsafe {
-            mmap_anonymous(
-                start,
-                size as usize,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
-            )?;
-            // Fewer faults and less page table; a kernel without huge pages refuses, which is fine.
-            let _ = madvise(start, size as usize, Advice::LinuxHugepage);
-        }
-        Ok(())
+        unsafe { private(self.start, size) }
     }
 }
 
@@ -211,6 +200,26 @@ impl Drop for Span {
         // SAFETY: reserved by this value, which its owner drops after the last use of the addresses.
         let _ = unsafe { munmap(self.start as *mut c_void, self.size as usize) };
     }
+}
+
+/// Puts memory of this process alone at an address, in place of what is mapped there.
+///
+/// # Safety
+/// The range belongs to the caller, and nobody uses what is mapped there.
+pub(super) unsafe fn private(address: u64, size: u64) -> Result<(), Errno> {
+    let start = address as *mut c_void;
+    // SAFETY: the range belongs to the caller, and nobody uses what is mapped there.
+    unsafe {
+        mmap_anonymous(
+            start,
+            size as usize,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+        )?;
+        // Fewer faults and less page table; a kernel without huge pages refuses, which is fine.
+        let _ = madvise(start, size as usize, Advice::LinuxHugepage);
+    }
+    Ok(())
 }
 
 /// Makes a range of a span empty again.

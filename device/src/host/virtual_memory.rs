@@ -65,7 +65,7 @@ pub(super) unsafe extern "C" fn create(
         let mapping = host.device(device)?.memory.mapping();
         writable(physical)?;
         // SAFETY: R1: NULL, or a struct of the size that stands in it.
-        let object = unsafe { memory_params(object)? };
+        let object = unsafe { memory_params(object, 0)? };
         if object.alignment != 0 {
             return Err(Fault::argument(format!(
                 "an object with an alignment of {} bytes: it has no address to be aligned, so it is 0",

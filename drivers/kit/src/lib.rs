@@ -12,7 +12,7 @@
 //!   hardware queue that is a [`Lane`](queue::Lane).
 //! - [`recording`] knows what queues record, and what each command comes behind (R31 to R33).
 //!
-//! The rules R1 to R58 are those of `include/outrigger/driver.h`. This crate knows no hardware, and nothing of
+//! The rules R1 to R63 are those of `include/outrigger/driver.h`. This crate knows no hardware, and nothing of
 //! Outrigger but the contract.
 
 pub mod allocations;

@@ -84,12 +84,14 @@ impl Recorder {
             | Entry::module_unload
             | Entry::operator_release
             | Entry::graph_destroy
-            | Entry::comm_destroy => object(words[0]),
+            | Entry::comm_destroy
+            | Entry::external_semaphore_destroy => object(words[0]),
             Entry::virtual_destroy => object(words[1]),
             Entry::memory_free
             | Entry::pinned_free
             | Entry::virtual_release
-            | Entry::ipc_memory_close => match names.remove_memory(words[1]) {
+            | Entry::ipc_memory_close
+            | Entry::external_memory_close => match names.remove_memory(words[1]) {
                 Some(what) => Gone::Memory(words[1], what),
                 None => Gone::Nothing,
             },
@@ -114,6 +116,7 @@ fn made(entry: Entry, arguments: &[Value]) -> u64 {
             params.first()
         }
         (Entry::pinned_alloc, [_, size, ..]) => Some(size),
+        (Entry::external_memory_import, [_, _, Value::List(fd), ..]) => fd.last(),
         _ => None,
     };
     match size {
@@ -164,7 +167,8 @@ no_pointers! {
     *const sys::otr_event_params *const sys::otr_memory_params *const sys::otr_reserve_params
     *const sys::otr_map_params *const sys::otr_copy *const sys::otr_fill
     *const sys::otr_host_call *const sys::otr_launch *const sys::otr_operator_call
-    *const sys::otr_comm_params *const sys::otr_exchange
+    *const sys::otr_comm_params *const sys::otr_exchange *const sys::otr_fd
+    *const sys::otr_semaphore_params
 }
 
 impl<T> Pointer for *mut T {}

@@ -97,7 +97,7 @@ macro_rules! handles {
 
 handles! {
     otr_driver otr_queue otr_drv_event otr_drv_module otr_drv_kernel otr_operator otr_drv_graph otr_physical
-    otr_drv_comm
+    otr_drv_comm otr_drv_semaphore
 }
 
 impl Argument for *mut u32 {
@@ -382,6 +382,33 @@ impl Argument for *const sys::otr_ipc_handle {
     unsafe fn input(self, _: &Names, _: &str) -> Value {
         // SAFETY: NULL or a handle.
         unsafe { self.as_ref() }.map_or(Value::Null, |handle| Value::Bytes(handle.bytes.to_vec()))
+    }
+}
+
+impl Argument for *mut sys::otr_fd {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+}
+
+/// The kind, and where the memory lies: the number of a descriptor says nothing in another process.
+impl Argument for *const sys::otr_fd {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        unsafe { self.as_ref() }.map_or(Value::Null, |fd| {
+            let numbers = [fd.kind.into(), fd.offset, fd.size];
+            Value::List(numbers.map(Value::Number).to_vec())
+        })
+    }
+}
+
+impl Argument for *const sys::otr_semaphore_params {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        unsafe { self.as_ref() }.map_or(Value::Null, |params| {
+            let numbers = [params.initial, params.flags.into()];
+            Value::List(numbers.map(Value::Number).to_vec())
+        })
     }
 }
 

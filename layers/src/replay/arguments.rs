@@ -211,7 +211,7 @@ macro_rules! handles {
 
 handles! {
     otr_driver otr_queue otr_drv_event otr_drv_module otr_drv_kernel otr_operator otr_drv_graph otr_physical
-    otr_drv_comm
+    otr_drv_comm otr_drv_semaphore
 }
 
 macro_rules! slots {
@@ -449,6 +449,25 @@ impl Rebuilt for *mut sys::otr_ipc_handle {
 impl Rebuilt for *const sys::otr_ipc_handle {
     fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
         Err("memory of other processes is not replayed")
+    }
+}
+
+impl Rebuilt for *mut sys::otr_fd {
+    fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
+        Err("what is shared by file descriptor is not replayed")
+    }
+}
+
+impl Rebuilt for *const sys::otr_fd {
+    fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
+        Err("what is shared by file descriptor is not replayed")
+    }
+}
+
+// Whoever signalled it is not there.
+impl Rebuilt for *const sys::otr_semaphore_params {
+    fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
+        Err("what is shared by file descriptor is not replayed")
     }
 }
 

@@ -520,6 +520,38 @@ impl Layer for Work {
 
     crate::collective::commands! {}
 
+    unsafe fn external_signal(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        semaphore: *mut sys::otr_drv_semaphore,
+        value: u64,
+    ) -> i32 {
+        let marker = self.marker(queue, "signal".to_owned(), json!({ "value": value }));
+        // SAFETY: the queue is live; the call is handed on.
+        unsafe {
+            self.command(next, queue, marker, || {
+                next.external_signal(queue, semaphore, value)
+            })
+        }
+    }
+
+    unsafe fn external_wait(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        semaphore: *mut sys::otr_drv_semaphore,
+        value: u64,
+    ) -> i32 {
+        let marker = self.marker(queue, "wait".to_owned(), json!({ "value": value }));
+        // SAFETY: the queue is live; the call is handed on.
+        unsafe {
+            self.command(next, queue, marker, || {
+                next.external_wait(queue, semaphore, value)
+            })
+        }
+    }
+
     unsafe fn graph_launch(
         &self,
         next: &Next,

@@ -34,7 +34,7 @@ pub(crate) use entries;
 
 /// The groups in the order of the list: what a table calls the group, its type, and what comes before the
 /// names of its entries to make the names of methods.
-const GROUPS: [(&str, &str, &str); 12] = [
+const GROUPS: [(&str, &str, &str); 13] = [
     ("core", "otr_driver_api", ""),
     ("memory_info", "otr_memory_info_api", "memory_"),
     ("virtual_memory", "otr_virtual_memory_api", "virtual_"),
@@ -47,6 +47,7 @@ const GROUPS: [(&str, &str, &str); 12] = [
     ("ipc", "otr_ipc_api", "ipc_"),
     ("collectives", "otr_collective_api", "comm_"),
     ("native_queue", "otr_native_queue_api", "native_"),
+    ("external", "otr_external_api", "external_"),
 ];
 
 /// Entries that are named fully in a group whose others are not.
@@ -243,7 +244,7 @@ fn noun(of: &str) -> String {
         | "map_params" => "params",
         "device_properties" => "properties",
         "ipc_handle" => "handle",
-        "comm_params" => "params",
+        "comm_params" | "semaphore_params" => "params",
         other => other,
     }
     .to_owned()

@@ -102,6 +102,7 @@ typedef struct otr_ext {
 #define OTR_EXT_OPERATOR_ARGS 1u /* otr_operator_args_t */
 #define OTR_EXT_COLLECTIVES 2u   /* otr_collective_api_t of driver.h */
 #define OTR_EXT_NATIVE_QUEUE 3u  /* otr_native_queue_api_t of driver.h */
+#define OTR_EXT_EXTERNAL 4u      /* otr_external_api_t of driver.h */
 
 /* ---- Tensors and operator calls ------------------------------------------------------------ */
 typedef struct otr_tensor {
