@@ -464,7 +464,7 @@ impl Rebuilt for *const sys::otr_fd {
     }
 }
 
-// Whoever signalled it is not there.
+// The other side, which signals, is not there.
 impl Rebuilt for *const sys::otr_semaphore_params {
     fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
         Err("what is shared by file descriptor is not replayed")

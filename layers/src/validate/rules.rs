@@ -664,3 +664,4 @@ unsafe fn checked<T: Copy + PartialEq>(
 
 mod commands;
 mod entries;
+mod external;
