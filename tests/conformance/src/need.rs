@@ -62,6 +62,12 @@ pub enum Need {
     CollectivesExchange,
     /// The table `native_queue`.
     NativeQueue,
+    /// The table `external`.
+    External,
+    /// Its entry `memory_export`.
+    ExternalMemory,
+    /// Its entries `semaphore_create` and `semaphore_export`.
+    ExternalSemaphores,
     /// A driver in a file, whose `otr_driver_get_api` can be called.
     Library,
 }
@@ -87,7 +93,7 @@ macro_rules! has_entry {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::TwoDevices,
         Self::HostVisible,
         Self::HostInvisible,
@@ -114,6 +120,9 @@ impl Need {
         Self::Collectives,
         Self::CollectivesExchange,
         Self::NativeQueue,
+        Self::External,
+        Self::ExternalMemory,
+        Self::ExternalSemaphores,
         Self::Library,
     ];
 
@@ -161,6 +170,9 @@ impl Need {
             Self::Collectives => driver.collectives().is_some(),
             Self::CollectivesExchange => driver.collectives().is_some_and(|c| c.can_exchange()),
             Self::NativeQueue => driver.shares_native_queues(),
+            Self::External => driver.external().is_ok(),
+            Self::ExternalMemory => driver.external().is_ok_and(|e| e.exports_memory()),
+            Self::ExternalSemaphores => driver.external().is_ok_and(|e| e.makes_semaphores()),
             Self::Library => spec.split('?').next().is_some_and(|p| p.contains('/')),
         }
     }

@@ -13,6 +13,7 @@ mod commands;
 mod devices;
 mod entry;
 mod events;
+mod external;
 mod graphs;
 mod host_calls;
 mod ipc;
@@ -57,6 +58,7 @@ pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
         commands::MUTANTS,
         host_calls::MUTANTS,
         native_queues::MUTANTS,
+        external::MUTANTS,
         outcomes::MUTANTS,
         queues::MUTANTS,
         events::MUTANTS,

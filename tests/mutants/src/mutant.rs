@@ -99,6 +99,8 @@ pub(crate) mod types {
     pub(crate) type Names = *const *const std::ffi::c_char;
     pub(crate) type Handle = sys::otr_ipc_handle;
     pub(crate) type Imported = sys::otr_imported;
+    pub(crate) type Fd = sys::otr_fd;
+    pub(crate) type Semaphore = *mut sys::otr_drv_semaphore;
     pub(crate) type Comm = *mut sys::otr_drv_comm;
     pub(crate) type CommParams = *const sys::otr_comm_params;
     pub(crate) type Exchange = *const sys::otr_exchange;
@@ -263,6 +265,15 @@ macro_rules! entry {
     };
     (ipc_memory_close $args:tt $body:block) => {
         $crate::mutant::method! { ipc_memory_close $args [Driver, u64] $body }
+    };
+    (external_memory_import $args:tt $body:block) => {
+        $crate::mutant::method! { external_memory_import $args [Driver, u32, In<Fd>, Out<u64>] $body }
+    };
+    (external_signal $args:tt $body:block) => {
+        $crate::mutant::method! { external_signal $args [Queue, Semaphore, u64] $body }
+    };
+    (external_wait $args:tt $body:block) => {
+        $crate::mutant::method! { external_wait $args [Queue, Semaphore, u64] $body }
     };
     (comm_create $args:tt $body:block) => {
         $crate::mutant::method! { comm_create $args [Driver, u32, CommParams, Out<Comm>] $body }

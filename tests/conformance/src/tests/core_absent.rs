@@ -4,7 +4,7 @@
 
 use std::mem::offset_of;
 
-use outrigger_device::{Code, CopyKind, sys};
+use outrigger_device::{Code, CopyKind, params as sys_params, sys};
 
 use super::kernels::count;
 use super::kit::{Bench, HostBytes, Log, copy, fill, note, pattern, read, write};
@@ -26,6 +26,8 @@ tests! { "core.absent":
     peer: R16 R24, absent Peer;
     /// A queue has a native one that stays the same; without the group, handing it out is refused.
     native_queue: R1 R55, absent NativeQueue;
+    /// Without the table `external`, or entries of it, what needs them is refused by its name.
+    external: R1 R59, absent External ExternalMemory ExternalSemaphores;
     /// Host functions are taken as kernels, or refused with OTR_ERR_UNSUPPORTED and nothing written.
     host_kernels: R4, absent HostKernels Kernel;
     /// With or without `graph`, what is submitted to a queue that records nothing runs by itself.
@@ -165,6 +167,55 @@ fn native_queue(context: &Context) -> Verdict {
     let memory = bench.memory(1000)?;
     fill(&queue, memory, 1000, &[7])?;
     equal!(read(&queue, memory, 1000)?, vec![7; 1000], "work goes on");
+    bench.finish()
+}
+
+fn external(context: &Context) -> Verdict {
+    let bench = Bench::new(context)?;
+    let params = sys::otr_memory_params {
+        flags: sys::OTR_MEMORY_EXPORTABLE_FD,
+        ..sys_params::memory(4096)
+    };
+    let raw = Raw::of(bench.driver());
+    let exports = match bench.driver().external() {
+        Ok(external) => {
+            if !external.makes_semaphores() {
+                answers!(
+                    external.semaphore_create(0, 0).map(drop),
+                    Code::UNSUPPORTED,
+                    "a semaphore of a driver that makes none"
+                );
+            }
+            external.exports_memory()
+        }
+        Err(error) => {
+            answers!(
+                error.code(),
+                Code::UNSUPPORTED,
+                "the table that there is not"
+            );
+            false
+        }
+    };
+    let mut address = 0;
+    let answer = call!(
+        raw.api(),
+        memory_alloc,
+        raw.handle(),
+        0,
+        &params,
+        &mut address
+    );
+    if exports {
+        raw.takes(answer, "memory_alloc of memory to export")?;
+        bench.keep(address);
+    } else {
+        raw.refuses(
+            answer,
+            Code::INVALID_ARGUMENT,
+            "memory_alloc with a flag whose table is not there",
+        )?;
+    }
     bench.finish()
 }
 

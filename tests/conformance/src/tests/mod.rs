@@ -19,6 +19,7 @@ mod graph_recording;
 mod host;
 mod kernels;
 mod kit;
+mod memory_fd;
 mod memory_groups;
 mod memory_ipc;
 mod memory_virtual;
@@ -74,6 +75,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     memory_virtual::TESTS,
     memory_virtual::object::TESTS,
     memory_virtual::map::TESTS,
+    memory_fd::TESTS,
     memory_ipc::TESTS,
     memory_ipc::events::TESTS,
     stream_pairs::ORDER,
@@ -88,6 +90,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     stream_events::TESTS,
     stream_events::wait::TESTS,
     stream_native::TESTS,
+    memory_fd::semaphores::TESTS,
     stream_timing::TESTS,
     stream_failures::TESTS,
     stream_failures::event::TESTS,
@@ -157,6 +160,7 @@ pub(crate) const MODULES: &[&[Test]] = &[core_open::TESTS, stream_pairs::ORDER];
 
 /// What second processes do.
 pub(crate) const HELPERS: &[&[Helper]] = &[
+    memory_fd::HELPERS,
     memory_ipc::HELPERS,
     collectives::processes::HELPERS,
     host::sharing::HELPERS,

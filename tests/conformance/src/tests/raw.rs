@@ -72,6 +72,12 @@ impl Raw {
             .ok_or_else(|| Failure::new("the driver has the table native_queue"))
     }
 
+    /// The table of file descriptors; a test of it needs `External`.
+    pub(super) fn external(&self) -> Verdict<&sys::otr_external_api> {
+        self.chained(sys::OTR_EXT_EXTERNAL)
+            .ok_or_else(|| Failure::new("the driver has the table external"))
+    }
+
     /// The text of this thread's last failed call.
     pub(super) fn text(&self) -> Verdict<String> {
         text(self.api())
