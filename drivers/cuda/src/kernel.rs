@@ -48,6 +48,7 @@ impl Kernel {
         let shared = device.shared.saturating_sub(own);
         let what = cuda::FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // Without this call a launch gets no more than old devices had.
+        // SAFETY: a live function, which no launch has used yet.
         let set = unsafe { (device.cuda.function_set)(function, what, shared as i32) };
         device.check(set, "cuFuncSetAttribute")?;
         Ok(Self {

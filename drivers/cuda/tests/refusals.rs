@@ -29,6 +29,7 @@ fn a_command_that_has_begun_when_cuda_refuses_a_call_of_it_has_failed() {
         bench.fail(name, 1, 2);
         submit().unwrap();
         // The command behind the refused one is skipped (R20).
+        // SAFETY: nothing else uses the memory.
         unsafe { queue.fill(memory + 64, 64, &[9]) }.unwrap();
         let failed = queue.synchronize().unwrap_err();
         assert_eq!(failed.code(), Code::OUT_OF_MEMORY, "{name}");

@@ -200,6 +200,7 @@ fn a_process_that_is_killed_while_it_waits(context: &Context) -> Verdict {
     other.kill()?;
     let memory = rank.holding(&own_bytes(0, 64))?;
     // The other process may have come to the first call before its end; to the second it has not.
+    // SAFETY: the test's own memory.
     let calls = [(); 2].map(|()| unsafe { rank.comm.broadcast(&rank.queue, memory, 64, 0) });
     let [first, second] = calls;
     let ended = rank.queue.synchronize().and(first).and(second);

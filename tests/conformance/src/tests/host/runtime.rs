@@ -258,6 +258,7 @@ fn what_a_status_tells(context: &Context) -> Verdict {
         "the third command has failed, or the driver does not tell: {submission}"
     );
     // A failure that is of no work of a stream has neither.
+    // SAFETY: 0 is no stream, which is checked.
     unsafe {
         let status = raw!(stream_synchronize, 0);
         equal!(
