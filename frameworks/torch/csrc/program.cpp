@@ -3,9 +3,8 @@
 #include "program.h"
 
 #include "memory.h"
+#include "share_work.h"
 #include "trial.h"
-
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <atomic>
@@ -45,7 +44,7 @@ otr_code_t run_block(const void* block, uint32_t size, int64_t bias, bool alone)
   }
   std::atomic<otr_code_t> failure{OTR_OK};
   try {
-    at::parallel_for(0, head.groups, head.grain, [&](int64_t first, int64_t end) {
+    share_work(0, head.groups, head.grain, [&](int64_t first, int64_t end) {
       const otr_code_t found = head.run(words.data(), first, end);
       if (found != OTR_OK) {
         failure.store(found, std::memory_order_relaxed);

@@ -4,8 +4,8 @@
 #include "runtime.h"
 
 #include "peer_failure.h"
+#include "share_work.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
 #include <outrigger/framework.h>
 
@@ -26,7 +26,7 @@ namespace {
 void parallel_for(
     int64_t begin, int64_t end, int64_t grain, otr_parallel_body_fn body, void* context) noexcept {
   try {
-    at::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) { body(context, first, last); });
+    share_work(begin, end, grain, [&](int64_t first, int64_t last) { body(context, first, last); });
   } catch (const std::exception& error) {
     TORCH_WARN(who(), "torch's thread pool failed (", error.what(), "); work may be incomplete");
   }
@@ -185,6 +185,8 @@ bool is_host_visible(c10::DeviceIndex device) {
 
 void lend_threads() {
 #ifdef _OPENMP
+  // The main thread may share work first when a DataLoader pins already.
+  keep_number_of_threads();
   check(otr_set_parallel_for(&parallel_for));
 #endif
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 import copy
+import importlib
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support import run_python
 
 pytestmark = pytest.mark.of_driver
 
@@ -92,6 +92,22 @@ def test_data_loader_pins_and_feeds_the_device(device):
         assert values.is_pinned()
         total += values.to(device, non_blocking=True).sum(0) + labels.to(device, non_blocking=True).sum() * 0
     assert total.tolist() == [992.0, 1024.0]
+
+
+def test_a_thread_that_pins_leaves_the_number_of_threads(device_type):
+    code = f"""
+        import threading, torch
+        torch.set_num_threads(3)
+        # A DataLoader has its thread do this.
+        pins = threading.Thread(target=torch.set_num_threads, args=(1,))
+        pins.start()
+        pins.join()
+        x = torch.ones(1 << 20, device="{device_type}")
+        # The thread that waits may run what it waits for.
+        print((x + x).sum().item(), torch.get_num_threads())
+        """
+    done = run_python(code)
+    assert (done.returncode, done.stdout) == (0, f"{2.0 * (1 << 20)} 3\n"), done.stderr
 
 
 def test_mixed_precision_under_the_devices_own_name(device, module):
