@@ -3,12 +3,16 @@
 
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_locks::{Mutex, Rank};
+
 use crate::fork::{forked, refuse_fork};
+use crate::held::{Command, HeldPoint, Mark};
 use crate::profile::{What, WorkKind};
 use crate::table::{entry, hole};
-use crate::{Code, DType, Driver, Error, Queue, Result, sys};
+use crate::{Code, DType, Driver, Error, Queue, RawDriver, Result, sys};
 
 /// How the elements of all ranks become one. Any number is valid; a driver refuses what it does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,7 +141,11 @@ impl Collectives<'_> {
         self.driver.check(code)?;
         match NonNull::new(handle) {
             Some(handle) => Ok(Comm {
-                handle,
+                joined: Arc::new(Joined {
+                    handle,
+                    raw: Arc::clone(self.driver.shared()),
+                }),
+                last: Mutex::new(Rank::HeldCollective, None),
                 device,
                 rank_count: params.rank_count,
                 rank: params.rank,
@@ -159,7 +167,9 @@ impl Collectives<'_> {
 /// One rank of a communicator. It is dropped after its last work has finished, or after
 /// [`abort`](Self::abort).
 pub struct Comm {
-    handle: NonNull<sys::otr_drv_comm>,
+    joined: Arc<Joined>,
+    /// Behind the last call that a queue has held.
+    last: Mutex<Option<Arc<HeldPoint>>>,
     device: u32,
     rank_count: u32,
     rank: u32,
@@ -167,10 +177,16 @@ pub struct Comm {
     driver: Driver,
 }
 
+/// The driver's rank, which calls that queues hold keep.
+struct Joined {
+    handle: NonNull<sys::otr_drv_comm>,
+    raw: Arc<RawDriver>,
+}
+
 // SAFETY: R8: every function may be called from any thread, also at the same time on one object.
-unsafe impl Send for Comm {}
+unsafe impl Send for Joined {}
 // SAFETY: as above.
-unsafe impl Sync for Comm {}
+unsafe impl Sync for Joined {}
 
 impl Comm {
     /// The number of ranks.
@@ -221,11 +237,12 @@ impl Comm {
     pub unsafe fn all_reduce(&self, queue: &Queue, what: &Elements) -> Result<()> {
         let entry = entry!(self.before(queue)?, all_reduce);
         let (count, dtype) = (what.count, what.dtype.0);
+        let (queued, comm, what) = (queue.raw(), self.raw(), *what);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
         let submit = move || unsafe {
             entry(
-                queue.raw(),
-                self.raw(),
+                queued,
+                comm,
                 what.send,
                 what.receive,
                 count,
@@ -233,10 +250,7 @@ impl Comm {
                 what.reduction.0,
             )
         };
-        queue.submit(
-            move || What::new(WorkKind::Collective, "all_reduce", 0),
-            submit,
-        )
+        self.submit(queue, "all_reduce", 0, submit)
     }
 
     /// Gives the root the combined elements of all ranks.
@@ -249,11 +263,12 @@ impl Comm {
     pub unsafe fn reduce(&self, queue: &Queue, what: &Elements, root: u32) -> Result<()> {
         let entry = entry!(self.before(queue)?, reduce);
         let (count, dtype) = (what.count, what.dtype.0);
+        let (queued, comm, what) = (queue.raw(), self.raw(), *what);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
         let submit = move || unsafe {
             entry(
-                queue.raw(),
-                self.raw(),
+                queued,
+                comm,
                 what.send,
                 what.receive,
                 count,
@@ -262,7 +277,7 @@ impl Comm {
                 root,
             )
         };
-        queue.submit(move || What::new(WorkKind::Collective, "reduce", 0), submit)
+        self.submit(queue, "reduce", 0, submit)
     }
 
     /// Gives each rank its share of the combined elements of all: `count` for each.
@@ -276,11 +291,12 @@ impl Comm {
     pub unsafe fn reduce_scatter(&self, queue: &Queue, what: &Elements) -> Result<()> {
         let entry = entry!(self.before(queue)?, reduce_scatter);
         let (count, dtype) = (what.count, what.dtype.0);
+        let (queued, comm, what) = (queue.raw(), self.raw(), *what);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
         let submit = move || unsafe {
             entry(
-                queue.raw(),
-                self.raw(),
+                queued,
+                comm,
                 what.send,
                 what.receive,
                 count,
@@ -288,10 +304,7 @@ impl Comm {
                 what.reduction.0,
             )
         };
-        queue.submit(
-            move || What::new(WorkKind::Collective, "reduce_scatter", 0),
-            submit,
-        )
+        self.submit(queue, "reduce_scatter", 0, submit)
     }
 
     /// Gives all ranks the bytes of the root.
@@ -309,12 +322,10 @@ impl Comm {
         root: u32,
     ) -> Result<()> {
         let broadcast = entry!(self.before(queue)?, broadcast);
+        let (queued, comm) = (queue.raw(), self.raw());
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = move || unsafe { broadcast(queue.raw(), self.raw(), address, size, root) };
-        queue.submit(
-            move || What::new(WorkKind::Collective, "broadcast", size),
-            submit,
-        )
+        let submit = move || unsafe { broadcast(queued, comm, address, size, root) };
+        self.submit(queue, "broadcast", size, submit)
     }
 
     /// Gives all ranks the bytes of all: `size` of each.
@@ -333,12 +344,10 @@ impl Comm {
         size: u64,
     ) -> Result<()> {
         let gather = entry!(self.before(queue)?, all_gather);
+        let (queued, comm) = (queue.raw(), self.raw());
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = move || unsafe { gather(queue.raw(), self.raw(), send, receive, size) };
-        queue.submit(
-            move || What::new(WorkKind::Collective, "all_gather", size),
-            submit,
-        )
+        let submit = move || unsafe { gather(queued, comm, send, receive, size) };
+        self.submit(queue, "all_gather", size, submit)
     }
 
     /// Sends to ranks and receives from ranks.
@@ -362,24 +371,79 @@ impl Comm {
                 "an exchange of more transfers than 32 bits can count",
             )
         })?;
-        let raw = sys::otr_exchange {
-            struct_size: size_of::<sys::otr_exchange>(),
-            next: std::ptr::null(),
-            transfers: transfers.as_ptr(),
-            count,
-            reserved: 0,
+        let (queued, comm) = (queue.raw(), self.raw());
+        let submit = move |transfers: &[sys::otr_transfer]| {
+            let raw = sys::otr_exchange {
+                struct_size: size_of::<sys::otr_exchange>(),
+                next: std::ptr::null(),
+                transfers: transfers.as_ptr(),
+                count,
+                reserved: 0,
+            };
+            // SAFETY: queue and communicator are live, as is the struct; the memory is there until the work has
+            // finished.
+            unsafe { exchange(queued, comm, &raw) }
         };
-        // SAFETY: queue and communicator are live, as is the struct; the memory is there until the work has
-        // finished.
-        let submit = move || unsafe { exchange(queue.raw(), self.raw(), &raw) };
-        queue.submit(
-            move || What::new(WorkKind::Collective, "exchange", 0),
-            submit,
+        self.submit_kept(
+            queue,
+            ("exchange", 0),
+            || submit(transfers),
+            || {
+                let (joined, transfers) = (Arc::clone(&self.joined), Box::<[_]>::from(transfers));
+                Command::new(move || {
+                    let _joined = &joined;
+                    submit(&transfers)
+                })
+            },
         )
     }
 
+    /// Submits a call that owns what it needs but for the communicator, which a queue that holds keeps.
+    fn submit(
+        &self,
+        queue: &Queue,
+        name: &'static str,
+        bytes: u64,
+        submit: impl FnOnce() -> i32 + Copy + 'static,
+    ) -> Result<()> {
+        self.submit_kept(queue, (name, bytes), submit, || {
+            let joined = Arc::clone(&self.joined);
+            Command::new(move || {
+                let _joined = &joined;
+                submit()
+            })
+        })
+    }
+
+    /// Submits a call behind those that other queues hold: the calls of a communicator run in their order on whatever
+    /// queues they are (R49).
+    fn submit_kept(
+        &self,
+        queue: &Queue,
+        (name, bytes): (&'static str, u64),
+        submit: impl FnOnce() -> i32,
+        kept: impl FnOnce() -> Command,
+    ) -> Result<()> {
+        let last = self.last.lock().take();
+        if let Some(last) = last.filter(|last| !matches!(last.reached(), Some(None))) {
+            queue.wait_point(last)?;
+        }
+        queue.submit(
+            move || What::new(WorkKind::Collective, name, bytes),
+            submit,
+            kept,
+        )?;
+        if !queue.order().is_open() {
+            let mark = Mark::create(self.driver.shared(), self.device, false)?;
+            let point = queue.keep_mark(mark)?;
+            let before = self.last.lock().replace(point);
+            drop(before);
+        }
+        Ok(())
+    }
+
     fn raw(&self) -> *mut sys::otr_drv_comm {
-        self.handle.as_ptr()
+        self.joined.handle.as_ptr()
     }
 
     fn group(&self) -> Result<&sys::otr_collective_api> {
@@ -403,17 +467,17 @@ impl Comm {
     }
 }
 
-impl Drop for Comm {
+impl Drop for Joined {
     fn drop(&mut self) {
         if forked() {
             return;
         }
-        let group = self.driver.table().collectives.as_ref();
+        let group = self.raw.table().collectives.as_ref();
         let Some(destroy) = group.and_then(|group| group.destroy) else {
             return;
         };
         // SAFETY: the handle is live and nobody else holds this value.
-        if let Err(error) = self.driver.check(unsafe { destroy(self.raw()) }) {
+        if let Err(error) = self.raw.check(unsafe { destroy(self.handle.as_ptr()) }) {
             tracing::warn!(target: "outrigger::device", %error, "a communicator could not be destroyed");
         }
     }

@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::fork::refuse_fork;
+use crate::fork::{forked, refuse_fork};
+use crate::order::Threads;
 use crate::profile::{What, WorkKind};
 use crate::raw::{Owner, RawDriver};
 use crate::table::{Table, entry};
@@ -23,7 +24,21 @@ pub struct Driver(Arc<Inner>);
 
 struct Inner {
     devices: Vec<Place>,
-    raw: RawDriver,
+    // Declared before `raw`: the driver is closed when its queues are gone.
+    threads: Ending,
+    raw: Arc<RawDriver>,
+}
+
+/// The threads that run what queues hold. Dropping it waits for what they run.
+struct Ending(Threads);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // After a fork there are no threads in this process.
+        if !forked() {
+            self.0.finish();
+        }
+    }
 }
 
 /// A device, which may be open.
@@ -66,7 +81,11 @@ impl Driver {
     /// `LOAD` if the driver has no device or broken properties; it is closed then.
     pub fn from_raw(raw: RawDriver) -> Result<Self> {
         let devices = find_devices(&raw)?;
-        Ok(Self(Arc::new(Inner { devices, raw })))
+        Ok(Self(Arc::new(Inner {
+            devices,
+            threads: Ending(Threads::default()),
+            raw: Arc::new(raw),
+        })))
     }
 
     /// The table and handle of the driver, to be wrapped by a [layer](RawDriver).
@@ -74,7 +93,19 @@ impl Driver {
     /// # Errors
     /// Gives the driver back while clones, queues, events or kernels of it live.
     pub fn into_raw(self) -> Result<RawDriver, Self> {
-        Arc::try_unwrap(self.0).map(|inner| inner.raw).map_err(Self)
+        let Inner {
+            devices,
+            threads,
+            raw,
+        } = Arc::try_unwrap(self.0).map_err(Self)?;
+        threads.0.finish();
+        Arc::try_unwrap(raw).map_err(|raw| {
+            Self(Arc::new(Inner {
+                devices,
+                threads,
+                raw,
+            }))
+        })
     }
 
     /// The short name of the driver, as `"host"`.
@@ -167,6 +198,8 @@ impl Driver {
         refuse_fork()?;
         let place = self.place(device)?;
         let close = entry!(self.0.raw.table().api, device_close);
+        // The driver waits for the work of its destroyed queues (R58), and some may not be destroyed yet.
+        self.0.threads.0.await_leavers();
         // SAFETY: the handle is open; R8: nothing of the device is in use.
         self.check(unsafe { close(self.handle(), device) })?;
         place.is_open.store(false, Ordering::Release);
@@ -355,12 +388,35 @@ impl Driver {
     /// Turns the answer of a call that has just returned on this thread into a result.
     #[inline]
     pub(crate) fn check(&self, code: i32) -> Result<()> {
-        outrigger_locks::calls_driver();
-        if code == Code::OK.0 {
-            Ok(())
-        } else {
-            Err(self.0.raw.failed(Code(code)))
-        }
+        self.0.raw.check(code)
+    }
+
+    /// Whether all of the work has finished, by a call that writes an outcome.
+    ///
+    /// # Errors
+    /// Those of [`RawDriver::ask`].
+    #[inline]
+    pub(crate) fn ask(&self, call: impl FnOnce(*mut sys::otr_outcome) -> i32) -> Result<bool> {
+        self.0.raw.ask(call)
+    }
+
+    /// The same for a call that waits, or has an outcome at any time.
+    ///
+    /// # Errors
+    /// Those of [`RawDriver::ask`].
+    #[inline]
+    pub(crate) fn wait(&self, call: impl FnOnce(*mut sys::otr_outcome) -> i32) -> Result<()> {
+        self.0.raw.wait(call)
+    }
+
+    /// The table and the handle, for what outlives this.
+    pub(crate) fn shared(&self) -> &Arc<RawDriver> {
+        &self.0.raw
+    }
+
+    /// The threads that run what queues hold.
+    pub(crate) fn threads(&self) -> &Threads {
+        &self.0.threads.0
     }
 }
 
@@ -529,11 +585,12 @@ impl Peer<'_> {
         }
         let copy = entry!(self.group, copy);
         let params = params::peer_copy(dst, src, size);
-        queue.submit(
+        let handle = queue.raw();
+        queue.submit_owned(
             move || What::new(WorkKind::Copy, "copy between devices", size),
             // SAFETY: the queue is live; both ranges are live until the copy has finished, and do not
             // overlap (R26).
-            move || unsafe { copy(queue.raw(), &params) },
+            move || unsafe { copy(handle, &params) },
         )
     }
 }

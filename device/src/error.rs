@@ -12,6 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(thiserror::Error)]
 pub struct Error(Box<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     code: Code,
     message: String,
@@ -43,6 +44,20 @@ impl Error {
             label: Some(label).filter(|label| !label.is_empty()),
             submission: (submission > 0).then_some(submission),
         }))
+    }
+
+    /// The same error for somebody else.
+    #[cold]
+    pub(crate) fn again(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    /// The refusal of a command that was submitted long ago: its work has failed then. A device that is lost tells
+    /// nothing of its work (R19).
+    #[cold]
+    pub(crate) fn into_outcome(mut self) -> Self {
+        self.0.is_outcome = self.0.code != Code::DEVICE_LOST;
+        self
     }
 
     /// Whether it is the outcome of work, all of which is over then. Else a call has failed, which says nothing about the

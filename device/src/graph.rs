@@ -3,11 +3,15 @@
 
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+use outrigger_locks::{Mutex, Rank};
 
 use crate::fork::{forked, refuse_fork};
+use crate::held::{self, Command, Held};
 use crate::profile::{What, WorkKind};
 use crate::table::{entry, hole};
-use crate::{Code, Driver, Error, Queue, Result, sys};
+use crate::{Code, Driver, Error, Queue, RawDriver, Result, sys};
 
 impl Driver {
     /// The driver's own graphs; `None` if it has none.
@@ -37,8 +41,11 @@ impl NativeGraphs<'_> {
         refuse_fork()?;
         self.check_queue(queue)?;
         let begin = entry!(self.group, record_begin);
+        queue.settle()?;
         // SAFETY: the queue is live and of this driver.
-        self.driver.check(unsafe { begin(queue.raw()) })
+        self.driver.check(unsafe { begin(queue.raw()) })?;
+        queue.order().lane().set_recording(true);
+        Ok(())
     }
 
     /// Ends a recording and gives its graph. The queue takes work again, also after an error.
@@ -53,10 +60,16 @@ impl NativeGraphs<'_> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the queue is live and of this driver; the handle lives through the call.
         let code = unsafe { end(queue.raw(), &mut handle) };
+        // A recording that failed is lost (R32).
+        queue.order().lane().set_recording(false);
         self.driver.check(code)?;
         match NonNull::new(handle) {
             Some(handle) => Ok(NativeGraph {
-                handle,
+                recorded: Arc::new(Recorded {
+                    handle,
+                    held: Mutex::new(Rank::HeldGraph, Vec::new()),
+                    raw: Arc::clone(self.driver.shared()),
+                }),
                 driver: self.driver.clone(),
             }),
             None => Err(Error::new(
@@ -98,15 +111,45 @@ fn foreign(driver: &Driver, queue: &Queue) -> Error {
 
 /// A graph of a driver. Dropping it does not wait: launches that were submitted still run (R36).
 pub struct NativeGraph {
-    handle: NonNull<sys::otr_drv_graph>,
+    recorded: Arc<Recorded>,
     // Declared last: the driver stays open until the graph is destroyed.
     driver: Driver,
 }
 
+/// A graph that queues may hold launches of.
+struct Recorded {
+    handle: NonNull<sys::otr_drv_graph>,
+    /// Launches that were held, by queue and place there.
+    held: Mutex<Vec<(Weak<Held>, u64)>>,
+    raw: Arc<RawDriver>,
+}
+
 // SAFETY: R8: every function may be called from any thread, also at the same time on one object.
-unsafe impl Send for NativeGraph {}
+unsafe impl Send for Recorded {}
 // SAFETY: as above.
-unsafe impl Sync for NativeGraph {}
+unsafe impl Sync for Recorded {}
+
+impl Recorded {
+    /// Notes a launch that a queue holds.
+    fn note(&self, order: &Arc<Held>, place: u64) {
+        let mut held = self.held.lock();
+        held.retain(|(other, _)| {
+            other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(order))
+        });
+        held.push((Arc::downgrade(order), place));
+    }
+
+    /// Waits until no queue holds a launch: what was submitted keeps what it had (R35).
+    fn settle(&self) -> Result<()> {
+        let held = std::mem::take(&mut *self.held.lock());
+        for (order, place) in held {
+            if let Some(order) = order.upgrade() {
+                held::wait(&order, place)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 impl NativeGraph {
     /// Gives later launches the arguments of another graph with the same commands.
@@ -118,8 +161,7 @@ impl NativeGraph {
         let group = self.before_update(from)?;
         let update = group.update.ok_or_else(|| self.no_update("graphs"))?;
         // SAFETY: both graphs are live and of one driver.
-        self.driver
-            .check(unsafe { update(self.handle.as_ptr(), from.handle.as_ptr()) })
+        self.driver.check(unsafe { update(self.raw(), from.raw()) })
     }
 
     /// Gives later launches the arguments of another graph, for as many commands as that has. `first` is
@@ -134,7 +176,7 @@ impl NativeGraph {
         let update = part.ok_or_else(|| self.no_update("parts of graphs"))?;
         // SAFETY: both graphs are live and of one driver.
         self.driver
-            .check(unsafe { update(self.handle.as_ptr(), first, from.handle.as_ptr()) })
+            .check(unsafe { update(self.raw(), first, from.raw()) })
     }
 
     fn before_update(&self, from: &Self) -> Result<&sys::otr_graph_api> {
@@ -145,11 +187,13 @@ impl NativeGraph {
                 "a graph cannot take arguments of another driver's",
             ));
         }
-        self.driver
-            .table()
-            .graph
-            .as_ref()
-            .ok_or_else(|| hole("graph"))
+        self.recorded.settle()?;
+        let group = self.driver.table().graph.as_ref();
+        group.ok_or_else(|| hole("graph"))
+    }
+
+    fn raw(&self) -> *mut sys::otr_drv_graph {
+        self.recorded.handle.as_ptr()
     }
 
     #[cold]
@@ -183,26 +227,36 @@ impl Queue {
             return Err(hole("graph"));
         };
         let launch = entry!(group, launch);
-        self.submit(
+        let queue = self.raw();
+        let submitted = self.submit(
             move || What::new(WorkKind::Graph, "graph", 0),
             // SAFETY: queue and graph are live and of one driver; R31: what the commands name is live until
             // the launch has finished.
-            move || unsafe { launch(self.raw(), graph.handle.as_ptr()) },
-        )
+            move || unsafe { launch(queue, graph.raw()) },
+            || {
+                let graph = Arc::clone(&graph.recorded);
+                // SAFETY: as above.
+                Command::new(move || unsafe { launch(queue, graph.handle.as_ptr()) })
+            },
+        );
+        if !self.order().is_open() {
+            graph.recorded.note(self.order(), self.order().end());
+        }
+        submitted
     }
 }
 
-impl Drop for NativeGraph {
+impl Drop for Recorded {
     fn drop(&mut self) {
         if forked() {
             return;
         }
-        let group = self.driver.table().graph.as_ref();
+        let group = self.raw.table().graph.as_ref();
         let Some(destroy) = group.and_then(|group| group.destroy) else {
             return;
         };
         // SAFETY: the handle is live and nobody else holds this value.
-        if let Err(error) = self.driver.check(unsafe { destroy(self.handle.as_ptr()) }) {
+        if let Err(error) = self.raw.check(unsafe { destroy(self.handle.as_ptr()) }) {
             tracing::warn!(target: "outrigger::device", %error, "a graph could not be destroyed");
         }
     }
@@ -212,7 +266,7 @@ impl fmt::Debug for NativeGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NativeGraph")
             .field("driver", &self.driver.name())
-            .field("handle", &self.handle)
+            .field("handle", &self.recorded.handle)
             .finish()
     }
 }

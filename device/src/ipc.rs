@@ -163,6 +163,7 @@ impl Ipc<'_> {
         let Some(export) = self.group.event_export else {
             return Err(self.no_events());
         };
+        event.show()?;
         let mut handle = params::ipc_handle([0; IpcHandle::SIZE]);
         // SAFETY: the event is live, and `handle` lives through the call.
         let code = unsafe { export(event.raw(), &mut handle) };
@@ -185,7 +186,7 @@ impl Ipc<'_> {
         // SAFETY: the driver is open, and both live through the call.
         let code = unsafe { import(self.driver.handle(), &raw, &mut event) };
         self.driver.check(code)?;
-        Event::from_handle(self.driver, 0, event)
+        Event::imported(self.driver, event)
     }
 
     #[cold]

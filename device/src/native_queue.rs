@@ -42,7 +42,11 @@ impl Driver {
         // SAFETY: the driver is open, and the handle lives through the call; R56 by this function's contract.
         self.check(unsafe { adopt(self.handle(), device, native, &mut handle) })?;
         match NonNull::new(handle) {
-            Some(handle) => Ok(Queue::of(self, device, handle)),
+            Some(handle) => {
+                let queue = Queue::of(self, device, handle);
+                queue.order().lane().share();
+                Ok(queue)
+            }
             None => Err(Error::new(
                 Code::INTERNAL,
                 "the driver gave NULL for a queue",
@@ -59,6 +63,9 @@ impl Queue {
     pub fn native(&self) -> Result<u64> {
         refuse_fork()?;
         let handle = entry!(self.driver().native_queues()?, handle);
+        self.settle()?;
+        // Before the call: what another thread submits meanwhile is not held either.
+        self.order().lane().share();
         let mut native = 0;
         // SAFETY: the queue is live, and the place lives through the call.
         let code = unsafe { handle(self.raw(), &mut native) };

@@ -4,7 +4,7 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use crate::{Code, Driver, Error, Result, sys};
+use crate::{Code, Error, RawDriver, Result, sys};
 
 /// A place for an outcome, as a host makes it for a driver.
 pub const NO_OUTCOME: sys::otr_outcome = sys::otr_outcome {
@@ -18,7 +18,7 @@ pub const NO_OUTCOME: sys::otr_outcome = sys::otr_outcome {
     message: [0; sys::OTR_MESSAGE_BYTES as usize],
 };
 
-impl Driver {
+impl RawDriver {
     /// Whether all of the work has finished, by a call that writes an outcome.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ fn unready() -> Error {
 /// The failure that a driver wrote.
 ///
 /// # Safety
-/// The fields that [`Driver::ask`] writes were written.
+/// The fields that [`RawDriver::ask`] writes were written.
 #[cold]
 unsafe fn failure(outcome: *const sys::otr_outcome) -> Error {
     // SAFETY: this function's contract; texts end in NUL.
@@ -110,7 +110,7 @@ mod tests {
     fn an_outcome_becomes_a_result_with_its_place() {
         let driver = driver();
         let told = |change: fn(&mut sys::otr_outcome)| {
-            driver.ask(|place| {
+            driver.as_raw().ask(|place| {
                 let mut outcome = NO_OUTCOME;
                 change(&mut outcome);
                 // SAFETY: the place of the call.
@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn a_call_that_fails_or_writes_nothing_has_no_outcome() {
         let driver = driver();
-        let refused = driver.ask(|_| Code::DEVICE_LOST.0).unwrap_err();
+        let refused = driver.as_raw().ask(|_| Code::DEVICE_LOST.0).unwrap_err();
         assert!(refused.code() == Code::DEVICE_LOST && !refused.is_outcome());
-        assert!(!driver.ask(|_| 0).unwrap());
-        let unready = driver.wait(|_| 0).unwrap_err();
+        assert!(!driver.as_raw().ask(|_| 0).unwrap());
+        let unready = driver.as_raw().wait(|_| 0).unwrap_err();
         assert!(unready.code() == Code::INTERNAL && !unready.is_outcome());
     }
 }

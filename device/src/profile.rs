@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outrigger_locks::{Mutex, Rank};
 
-use crate::{Code, Driver, Error, Event, Queue, Result, params, sys};
+use crate::{Code, Driver, Error, Event, Queue, Result, sys};
 
 /// What kind of work a command is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,20 +235,20 @@ impl Lane {
         self: &Arc<Self>,
         queue: &Queue,
         what: What,
-        command: impl FnOnce() -> i32,
+        command: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let mut commands = self.commands.lock();
         let profile = RUNNING.load(Ordering::Acquire);
         if profile == 0
             || (commands.profile != profile && !self.enter(&mut commands, profile, queue))
         {
-            return queue.driver().check(command());
+            return command();
         }
         let begin = commands.point(queue);
         let from = now();
-        let code = command();
+        let submitted = command();
         let to = now();
-        if let Err(error) = queue.driver().check(code) {
+        if let Err(error) = submitted {
             commands.spare.extend(begin);
             return Err(error);
         }
@@ -407,20 +407,12 @@ fn has_clock(driver: &Driver) -> bool {
 
 /// A host call behind a command that takes the time.
 fn mark(queue: &Queue) -> Times {
-    let Some(host_call) = queue.driver().table().api.host_call else {
-        return Times::Unknown;
-    };
     let ended = Arc::new(Ended::default());
     let user = Arc::into_raw(Arc::clone(&ended)).cast_mut();
     let flags = sys::OTR_HOST_CALL_CANNOT_FAIL;
-    // SAFETY: the queue is live; R27: `end` is called once with `user` on any thread, and does not unwind.
-    let code = unsafe {
-        host_call(
-            queue.raw(),
-            &params::host_call(Some(end), user.cast(), flags),
-        )
-    };
-    if queue.driver().check(code).is_err() {
+    // SAFETY: R27: `end` is called once with `user` on any thread, and does not unwind.
+    let submitted = unsafe { queue.call_unprofiled(end, user.cast(), flags) };
+    if submitted.is_err() {
         // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
         drop(unsafe { Arc::from_raw(user) });
         return Times::Unknown;

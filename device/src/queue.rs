@@ -1,5 +1,7 @@
 //! In-order queues of a device. The module is thin on purpose: a submission is one call through the
 //! table, and only a failure costs more.
+//!
+//! Behind a host call that may fail a queue holds: what is submitted is kept, in `held`, until the call has been made.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -8,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::fork::{forked, refuse_fork};
+use crate::held::{self, Call, Command, Held, HeldPoint, Mark, OperatorCall, Under};
 use crate::kernel::{Kernel, Operator};
 use crate::profile::{self, Lane, Stream, What, WorkKind};
 use crate::table::{entry, hole};
@@ -84,6 +87,8 @@ pub struct Queue {
     handle: NonNull<sys::otr_queue>,
     device: u32,
     lane: Option<Arc<Lane>>,
+    /// The queue of the driver, which goes when this and all that it holds has gone.
+    order: Arc<Held>,
     // Declared last: the driver stays open until the queue is destroyed.
     driver: Driver,
 }
@@ -95,15 +100,9 @@ unsafe impl Sync for Queue {}
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if forked() {
-            return;
-        }
-        let Some(destroy) = self.driver.table().api.queue_destroy else {
-            return;
-        };
-        // SAFETY: the handle is live and nobody else holds this value.
-        if let Err(error) = self.driver.check(unsafe { destroy(self.handle.as_ptr()) }) {
-            tracing::warn!(target: "outrigger::device", %error, "a queue could not be destroyed");
+        if !forked() && !self.order.is_open() && self.order.standing().is_none() {
+            self.order.lane().leave();
+            self.order.ask();
         }
     }
 }
@@ -182,6 +181,7 @@ impl Queue {
             handle,
             device,
             lane: None,
+            order: Under::of(driver, device, handle),
             driver: driver.clone(),
         }
     }
@@ -203,19 +203,81 @@ impl Queue {
         self.lane = Some(Arc::new(Lane::new(stream)));
     }
 
-    /// Gives the queue a command, by a call that answers with its code. Where a profile runs, the command is noted there.
+    /// Gives the queue a command, by a call that answers with its code. While the queue holds, it is given what `kept`
+    /// makes: the same command with copies of all that it needs (R30). Where a profile runs, the command is noted there.
     #[inline]
     pub(crate) fn submit(
         &self,
         what: impl FnOnce() -> What,
         command: impl FnOnce() -> i32,
+        kept: impl FnOnce() -> Command,
     ) -> Result<()> {
+        let submit = || {
+            if self.order.is_open() {
+                return self.driver.check(command());
+            }
+            self.hold(kept())
+        };
         if profile::is_on()
             && let Some(lane) = &self.lane
         {
-            return lane.submit(self, what(), command);
+            return lane.submit(self, what(), submit);
         }
-        self.driver.check(command())
+        submit()
+    }
+
+    /// The same for a call that owns what it needs.
+    #[inline]
+    pub(crate) fn submit_owned(
+        &self,
+        what: impl FnOnce() -> What,
+        command: impl FnOnce() -> i32 + Copy + 'static,
+    ) -> Result<()> {
+        self.submit(what, command, move || Command::new(command))
+    }
+
+    #[cold]
+    fn hold(&self, command: Command) -> Result<()> {
+        let place = self.order.keep(command);
+        self.held_at(place)
+    }
+
+    /// Something is held. A queue that another library uses holds nothing when a call returns.
+    fn held_at(&self, place: u64) -> Result<()> {
+        if self.order.lane().is_shared() {
+            return held::wait(&self.order, place);
+        }
+        Ok(())
+    }
+
+    /// A point behind all that the queue was given, while it holds.
+    pub(crate) fn keep_mark(&self, mark: Mark) -> Result<Arc<HeldPoint>> {
+        let (place, point) = self.order.keep_mark(mark);
+        self.held_at(place)?;
+        Ok(point)
+    }
+
+    /// The order around host calls.
+    pub(crate) fn order(&self) -> &Arc<Held> {
+        &self.order
+    }
+
+    /// Waits until the queue holds nothing.
+    ///
+    /// # Errors
+    /// `CANCELLED` for a queue that has failed by a host call; what the driver refuses.
+    pub(crate) fn settle(&self) -> Result<()> {
+        if self.order.is_open() {
+            return Ok(());
+        }
+        held::wait(&self.order, self.order.end())?;
+        match self.order.standing() {
+            Some(Some(failure)) => Err(Error::new(
+                Code::CANCELLED,
+                format!("the queue has failed before: {failure}"),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The handle, for who calls the driver's table itself.
@@ -236,12 +298,12 @@ impl Queue {
         refuse_fork()?;
         let copy = entry!(self.driver.table().api, copy);
         let params = params::copy(dst, src, size, kind.raw());
-        let params = &params;
-        self.submit(
+        let queue = self.raw();
+        self.submit_owned(
             move || What::new(WorkKind::Copy, kind.name(), size),
             // SAFETY: the queue is live; R26: both ranges stay valid until the copy has finished, and do
             // not overlap.
-            move || unsafe { copy(self.raw(), params) },
+            move || unsafe { copy(queue, &params) },
         )
     }
 
@@ -265,33 +327,36 @@ impl Queue {
             ));
         }
         let copy = entry!(self.driver.table().api, copy);
-        let params = &sys::otr_copy {
+        let (rows, queue) = (*rows, self.raw());
+        let params = sys::otr_copy {
             rows: rows.count,
             dst_pitch: rows.dst_pitch,
             src_pitch: rows.src_pitch,
             ..params::copy(rows.dst, rows.src, rows.size, kind.raw())
         };
-        let whole = self.submit(
+        self.submit_owned(
             move || {
                 let bytes = rows.size.saturating_mul(u64::from(rows.count));
                 What::new(WorkKind::Copy, kind.name(), bytes)
             },
             // SAFETY: the queue is live; R26: all rows stay valid until the copy has finished, and do not overlap.
-            move || unsafe { copy(self.raw(), params) },
-        );
-        match whole {
-            Err(error) if error.code() == Code::UNSUPPORTED && rows.count > 1 => {}
-            other => return other,
-        }
-        // A row that begins behind all addresses is for the driver to refuse.
-        (0..u64::from(rows.count)).try_for_each(|row| {
-            let (dst, src) = (
-                rows.dst.wrapping_add(row.wrapping_mul(rows.dst_pitch)),
-                rows.src.wrapping_add(row.wrapping_mul(rows.src_pitch)),
-            );
-            // SAFETY: one of the rows.
-            unsafe { self.copy(dst, src, rows.size, kind) }
-        })
+            move || unsafe {
+                let whole = copy(queue, &params);
+                if whole != Code::UNSUPPORTED.0 || rows.count <= 1 {
+                    return whole;
+                }
+                // A row that begins behind all addresses is for the driver to refuse.
+                let row = |row: u64| {
+                    let (dst, src) = (
+                        rows.dst.wrapping_add(row.wrapping_mul(rows.dst_pitch)),
+                        rows.src.wrapping_add(row.wrapping_mul(rows.src_pitch)),
+                    );
+                    copy(queue, &params::copy(dst, src, rows.size, kind.raw()))
+                };
+                let mut codes = (0..u64::from(rows.count)).map(row);
+                codes.find(|code| *code != Code::OK.0).unwrap_or(Code::OK.0)
+            },
+        )
     }
 
     /// Fills `size` bytes with a pattern of 1, 2, 4, 8 or 16 bytes, of which the size is a multiple.
@@ -309,11 +374,20 @@ impl Queue {
         let length = u32::try_from(pattern.len()).unwrap_or(u32::MAX);
         let params = params::fill(dst, size, pattern.as_ptr().cast(), length);
         let params = &params;
+        let queue = self.raw();
         self.submit(
             move || What::new(WorkKind::Fill, "fill", size),
             // SAFETY: queue and pattern are live; the range is live device memory until the fill has
             // finished (R12).
-            move || unsafe { fill(self.raw(), params) },
+            move || unsafe { fill(queue, params) },
+            || {
+                let pattern = Box::<[u8]>::from(pattern);
+                Command::new(move || {
+                    let params = params::fill(dst, size, pattern.as_ptr().cast(), length);
+                    // SAFETY: as above.
+                    unsafe { fill(queue, &params) }
+                })
+            },
         )
     }
 
@@ -380,15 +454,55 @@ impl Queue {
         flags: u32,
     ) -> Result<()> {
         refuse_fork()?;
-        let host_call = entry!(self.driver.table().api, host_call);
-        let params = params::host_call(Some(function), user, flags);
-        let params = &params;
-        self.submit(
-            move || What::new(WorkKind::HostCall, label.to_string_lossy(), 0),
-            // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
-            // does not unwind.
-            move || unsafe { host_call(self.raw(), params) },
-        )
+        // SAFETY: this function's contract.
+        let submit = || unsafe { self.call_unprofiled(function, user, flags) };
+        if profile::is_on()
+            && let Some(lane) = &self.lane
+        {
+            let what = What::new(WorkKind::HostCall, label.to_string_lossy(), 0);
+            return lane.submit(self, what, submit);
+        }
+        submit()
+    }
+
+    /// # Safety
+    /// The contract of [`host_call_raw`](Self::host_call_raw).
+    pub(crate) unsafe fn call_unprofiled(
+        &self,
+        function: HostFn,
+        user: *mut c_void,
+        flags: u32,
+    ) -> Result<()> {
+        if flags & !sys::OTR_HOST_CALL_CANNOT_FAIL != 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "the flags of a host call are {flags:#x}; the only one is OTR_HOST_CALL_CANNOT_FAIL"
+                ),
+            ));
+        }
+        let cannot_fail = flags != 0;
+        if self.order.is_open() {
+            if cannot_fail {
+                let host_call = entry!(self.driver.table().api, host_call);
+                let params = params::host_call(Some(function), user, flags);
+                // SAFETY: the queue is live; R27: this function's contract.
+                return self.driver.check(unsafe { host_call(self.raw(), &params) });
+            }
+            if self.order.lane().is_recording() {
+                return Err(Error::new(
+                    Code::UNSUPPORTED,
+                    "a host call that may fail is no part of a driver's graph: submit it between two graphs",
+                ));
+            }
+            self.order.lane().prepare()?;
+        }
+        let place = self.order.keep_call(Call {
+            function,
+            user,
+            cannot_fail,
+        });
+        self.held_at(place)
     }
 
     /// Launches a kernel. The argument block is copied during the call.
@@ -461,11 +575,29 @@ impl Queue {
             label: label.as_ptr(),
         };
         let params = &params;
+        let (queue, kernel) = (self.raw(), kernel.raw());
         self.submit(
             move || What::new(WorkKind::Kernel, label.to_string_lossy(), 0),
             // SAFETY: queue, kernel and params are live; R7: the memory that `args` names is live until the
             // kernel has finished.
-            move || unsafe { launch(self.raw(), kernel.raw(), params) },
+            move || unsafe { launch(queue, kernel, params) },
+            || {
+                let (args, parts) = (Box::<[u8]>::from(args), Box::<[_]>::from(parts));
+                let params = *params;
+                Command::new(move || {
+                    let arguments = match parts.is_empty() {
+                        true => std::ptr::null(),
+                        false => parts.as_ptr(),
+                    };
+                    let params = sys::otr_launch {
+                        args: args.as_ptr().cast(),
+                        arguments,
+                        ..params
+                    };
+                    // SAFETY: as above.
+                    unsafe { launch(queue, kernel, &params) }
+                })
+            },
         )
     }
 
@@ -493,25 +625,71 @@ impl Queue {
             let name = unsafe { CStr::from_ptr(call.name) };
             name.to_string_lossy().into_owned()
         };
+        let (queue, operator) = (self.raw(), operator.raw());
         self.submit(
             move || What::new(WorkKind::Operator, name(), 0),
             // SAFETY: queue and operator are live; R46, R47: `call` is of the prepared signature, and
             // workspace and operands are live until the work has finished.
-            move || unsafe { launch(self.raw(), operator.raw(), call, workspace) },
+            move || unsafe { launch(queue, operator, call, workspace) },
+            || {
+                // SAFETY: this function's contract.
+                let call = unsafe { OperatorCall::of(call) };
+                // SAFETY: as above, with copies of what the call leads to.
+                let launch =
+                    move || call.with(|call| unsafe { launch(queue, operator, call, workspace) });
+                Command::new(launch)
+            },
         )
     }
 
     /// Lets later work of this queue start after the event's point. Returns at once.
     ///
+    /// An event of another driver is waited for on the host, by whoever runs what the queue holds.
+    ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an event of another driver; what else the driver answers.
+    /// What the driver answers.
     #[inline]
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         refuse_fork()?;
-        event.check_driver(&self.driver)?;
-        let wait = entry!(self.driver.table().api, queue_wait_event);
-        // SAFETY: queue and event are live and of the same driver.
-        self.driver.check(unsafe { wait(self.raw(), event.raw()) })
+        if event.is_plain() && self.order.is_open() && event.driver().same_as(&self.driver) {
+            let wait = entry!(self.driver.table().api, queue_wait_event);
+            // SAFETY: queue and event are live and of the same driver.
+            return self.driver.check(unsafe { wait(self.raw(), event.raw()) });
+        }
+        self.wait_held(event)
+    }
+
+    #[cold]
+    fn wait_held(&self, event: &Event) -> Result<()> {
+        match event.query() {
+            Ok(true) => return Ok(()),
+            // A failure is handed on.
+            Err(error) if !error.is_outcome() && error.code() != Code::CAPTURE => {
+                return Err(error);
+            }
+            _ => {}
+        }
+        let is_own = event.driver().same_as(&self.driver);
+        let Some(point) = event.lend() else {
+            // Other processes see the event, so nothing stands for it.
+            self.settle()?;
+            if !is_own {
+                return event.synchronize();
+            }
+            let wait = entry!(self.driver.table().api, queue_wait_event);
+            // SAFETY: queue and event are live and of the same driver.
+            return self.driver.check(unsafe { wait(self.raw(), event.raw()) });
+        };
+        if is_own && self.order.is_open() && matches!(point.reached(), Some(None)) {
+            return point.mark().hold_back(self.raw());
+        }
+        self.wait_point(point)
+    }
+
+    /// Lets later work start behind a point, by the list.
+    pub(crate) fn wait_point(&self, point: Arc<HeldPoint>) -> Result<()> {
+        let place = self.order.keep_wait(point);
+        self.held_at(place)
     }
 
     /// Whether all that was submitted before the call has finished.
@@ -523,8 +701,20 @@ impl Queue {
         refuse_fork()?;
         let query = entry!(self.driver.table().api, queue_query);
         // SAFETY: the queue is live, and the outcome lives through the call.
-        self.driver
-            .ask(|outcome| unsafe { query(self.raw(), outcome) })
+        let ask = |outcome| unsafe { query(self.raw(), outcome) };
+        if self.order.is_open() {
+            return self.driver.ask(ask);
+        }
+        let Some(failure) = self.order.standing() else {
+            self.order.ask();
+            return Ok(false);
+        };
+        match (self.driver.ask(ask), failure) {
+            (Ok(false), _) => Ok(false),
+            (Err(error), _) if !error.is_outcome() => Err(error),
+            (_, Some(failure)) => Err(failure.again()),
+            (told, None) => told,
+        }
     }
 
     /// Waits until all that was submitted before the call has finished.
@@ -536,17 +726,33 @@ impl Queue {
         refuse_fork()?;
         let synchronize = entry!(self.driver.table().api, queue_synchronize);
         // SAFETY: the queue is live, and the outcome lives through the call.
-        self.driver
-            .wait(|outcome| unsafe { synchronize(self.raw(), outcome) })
+        let wait = |outcome| unsafe { synchronize(self.raw(), outcome) };
+        if self.order.is_open() {
+            return self.driver.wait(wait);
+        }
+        let begun = self.order.begin();
+        held::wait(&self.order, begun.end())?;
+        let told = match self.driver.wait(wait) {
+            Err(error) if !error.is_outcome() => return Err(error),
+            told => told.err().map(Arc::new),
+        };
+        // Only what is reported as an outcome is cleared.
+        let failure = self
+            .order
+            .report(begun, told, |failure| failure.is_outcome());
+        failure.map_or(Ok(()), |failure| Err(failure.again()))
     }
 
-    /// Starts what was submitted. Nothing to do for a driver whose submissions start by themselves.
+    /// Starts what was submitted.
     ///
     /// # Errors
     /// What the driver answers.
     #[inline]
     pub fn flush(&self) -> Result<()> {
         refuse_fork()?;
+        if !self.order.is_open() {
+            self.order.ask();
+        }
         match self.driver.table().api.queue_flush {
             // SAFETY: the queue is live.
             Some(flush) => self.driver.check(unsafe { flush(self.raw()) }),

@@ -204,6 +204,17 @@ impl RawDriver {
         &self.table
     }
 
+    /// Turns the answer of a call that has just returned on this thread into a result.
+    #[inline]
+    pub(crate) fn check(&self, code: i32) -> Result<()> {
+        outrigger_locks::calls_driver();
+        if code == Code::OK.0 {
+            Ok(())
+        } else {
+            Err(self.failed(Code(code)))
+        }
+    }
+
     /// The error of a call that has just failed on this thread.
     #[cold]
     pub(crate) fn failed(&self, code: Code) -> Error {

@@ -170,6 +170,7 @@ fn host_calls_of_two_queues_run_at_the_same_time() {
                     upstream
                 })
                 .unwrap();
+            queue.flush().unwrap();
         }
         for queue in &queues {
             queue.synchronize().unwrap();

@@ -44,6 +44,10 @@ impl field::Visit for Visitor<'_> {
     }
 }
 
+unsafe extern "C" fn nothing(_: *mut std::ffi::c_void, upstream: i32) -> i32 {
+    upstream
+}
+
 #[test]
 fn each_command_is_a_span_and_a_panic_of_the_listener_stays_outside() {
     within_limit(|| {
@@ -58,7 +62,9 @@ fn each_command_is_a_span_and_a_panic_of_the_listener_stays_outside() {
         // SAFETY: 16 bytes, freed after the queue has been synchronized.
         unsafe { queue.fill(memory, 16, &[0]) }.unwrap();
         event.record(&queue).unwrap();
-        queue.host_call(|upstream| upstream).unwrap();
+        let cannot_fail = outrigger_device::sys::OTR_HOST_CALL_CANNOT_FAIL;
+        // SAFETY: the function uses nothing.
+        unsafe { queue.host_call_raw(nothing, std::ptr::null_mut(), cannot_fail) }.unwrap();
         queue.synchronize().unwrap();
         // SAFETY: as above.
         unsafe { driver.memory_free(memory) }.unwrap();

@@ -63,11 +63,13 @@ impl Held {
     /// Says that the thread is about to wait with this lock let go.
     ///
     /// # Panics
-    /// If it holds another one.
+    /// If it holds another one that is no turn.
     #[inline]
     pub(crate) fn alone(&self) {
         #[cfg(debug_assertions)]
-        if let Some(other) = Rank::last_of(HELD.get() & !self.rank.bit()) {
+        if let Some(other) =
+            Rank::last_of(HELD.get() & !self.rank.bit()).filter(|other| !other.is_turn())
+        {
             panic!("a thread waits at {:?} while it holds {other:?}", self.rank);
         }
     }

@@ -108,7 +108,7 @@ impl Condvar {
     /// Lets the lock go, waits to be woken, and takes it again. May wake without a reason.
     ///
     /// # Panics
-    /// With debug assertions, if the thread holds anything but this lock.
+    /// With debug assertions, if the thread holds a lock but this one. A turn may be held, as over a driver that waits.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         guard._held.alone();
         self.0.wait(&mut guard.inner);

@@ -133,6 +133,16 @@ ranks! {
     ProfiledQueues,
     /// Free slots of a table of handles.
     FreeSlots,
+    /// The point of an event that was recorded on a queue that holds.
+    HeldEvent,
+    /// The launches of a driver's graph that queues hold.
+    HeldGraph,
+    /// The last call of a communicator that a queue holds.
+    HeldCollective,
+    /// What a queue holds.
+    HeldWork,
+    /// The threads that run what queues hold.
+    HeldThreads,
 }
 
 #[cfg(debug_assertions)]

@@ -1,4 +1,4 @@
-//! The model checker's side of `src/host/sync.rs`: the same names over loom's primitives. Time does not
+//! The model checker's side of `src/host/sync.rs` and `src/order/sync.rs`: the same names over loom's primitives. Time does not
 //! pass here: who waits for something or until then waits for it for ever, so that a wake-up that is
 //! missing is a deadlock, which loom reports.
 
@@ -60,6 +60,11 @@ impl<T> Mutex<T> {
     pub(super) fn lock(&self) -> Guard<'_, T> {
         self.0.lock().expect("no model panics under a lock")
     }
+}
+
+/// The lock of a list.
+pub(super) fn mutex<T>(value: T) -> Mutex<T> {
+    Mutex::new(value)
 }
 
 #[derive(Debug)]
