@@ -426,7 +426,7 @@ impl Comm {
     ) -> Result<()> {
         let last = self.last.lock().take();
         if let Some(last) = last.filter(|last| !matches!(last.reached(), Some(None))) {
-            queue.wait_point(last)?;
+            queue.wait_point(last);
         }
         queue.submit(
             move || What::new(WorkKind::Collective, name, bytes),
@@ -435,7 +435,7 @@ impl Comm {
         )?;
         if !queue.order().is_open() {
             let mark = Mark::create(self.driver.shared(), self.device, false)?;
-            let point = queue.keep_mark(mark)?;
+            let point = queue.keep_mark(mark);
             let before = self.last.lock().replace(point);
             drop(before);
         }

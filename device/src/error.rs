@@ -81,7 +81,8 @@ impl Error {
         self.0.label.as_deref()
     }
 
-    /// The number of the failed command in its queue, from 1, where the driver said it.
+    /// The number of the failed command among those that the driver was given in its queue, from 1, where the driver said
+    /// it. Host calls that may fail are not among them.
     pub fn submission(&self) -> Option<u64> {
         self.0.submission
     }

@@ -258,7 +258,7 @@ impl Event {
             mark.record(queue.raw())?;
             Arc::new(HeldPoint::marked(mark))
         } else {
-            queue.keep_mark(mark)?
+            queue.keep_mark(mark)
         };
         let before = {
             let mut place = self.place.lock();

@@ -12,7 +12,7 @@ use crate::fork::forked;
 use crate::order::{Job, Lane, Order, Point, Threads, Trouble};
 use crate::table::entry;
 use crate::{
-    Code, Driver, Error, HostFn, RawDriver, Result, find_record, foreign_call, params, sys,
+    Code, Driver, Error, HostFn, RawDriver, Result, foreign_call, params, sys,
 };
 
 /// The order of a queue.
@@ -102,16 +102,16 @@ impl Under {
         self.threads.leaves();
     }
 
-    /// Makes the event that host calls need, so that none of them fails for it later.
+    /// The event that is waited for before a host call. It is made before the first one is kept, so that none fails for it.
     ///
     /// # Errors
     /// What the driver answers.
-    pub(crate) fn prepare(&self) -> Result<()> {
-        if self.drained.get().is_none() {
-            let mark = Mark::create(&self.raw, self.device, false)?;
-            let _ = self.drained.set(mark);
+    pub(crate) fn drained(&self) -> Result<&Mark> {
+        if let Some(mark) = self.drained.get() {
+            return Ok(mark);
         }
-        Ok(())
+        let mark = Mark::create(&self.raw, self.device, false)?;
+        Ok(self.drained.get_or_init(|| mark))
     }
 }
 
@@ -308,16 +308,7 @@ impl Lane for Under {
     }
 
     fn drain(&self) -> Result<(), Trouble<Self>> {
-        let drained = self.drained.get();
-        // A queue that failed by a wait has made no event yet.
-        let made;
-        let mark = match drained {
-            Some(mark) => mark,
-            None => {
-                made = Mark::create(&self.raw, self.device, false).map_err(refused)?;
-                &made
-            }
-        };
+        let mark = self.drained().map_err(refused)?;
         mark.record(self.queue.as_ptr()).map_err(refused)?;
         mark.synchronize().map_err(refused)
     }
@@ -400,7 +391,7 @@ impl OperatorCall {
                     tensor.strides = keep(tensor.strides, tensor.rank as usize);
                 }
             }
-            let record = find_record(call.next, sys::OTR_EXT_OPERATOR_ARGS);
+            let record = sys::find_record(call.next, sys::OTR_EXT_OPERATOR_ARGS);
             let args = record.ok().flatten().map(|record| {
                 let args = record.cast::<sys::otr_operator_args>().as_ref();
                 let mut values = copied(args.values, args.count as usize);

@@ -239,22 +239,23 @@ impl Queue {
     #[cold]
     fn hold(&self, command: Command) -> Result<()> {
         let place = self.order.keep(command);
-        self.held_at(place)
-    }
-
-    /// Something is held. A queue that another library uses holds nothing when a call returns.
-    fn held_at(&self, place: u64) -> Result<()> {
-        if self.order.lane().is_shared() {
-            return held::wait(&self.order, place);
-        }
+        self.held_at(place);
         Ok(())
     }
 
+    /// Something is held. A queue that another library uses holds nothing when a call returns, unless the driver refuses
+    /// something: then it stays, and the call has submitted it all the same.
+    fn held_at(&self, place: u64) {
+        if self.order.lane().is_shared() {
+            let _ = held::wait(&self.order, place);
+        }
+    }
+
     /// A point behind all that the queue was given, while it holds.
-    pub(crate) fn keep_mark(&self, mark: Mark) -> Result<Arc<HeldPoint>> {
+    pub(crate) fn keep_mark(&self, mark: Mark) -> Arc<HeldPoint> {
         let (place, point) = self.order.keep_mark(mark);
-        self.held_at(place)?;
-        Ok(point)
+        self.held_at(place);
+        point
     }
 
     /// The order around host calls.
@@ -495,14 +496,15 @@ impl Queue {
                     "a host call that may fail is no part of a driver's graph: submit it between two graphs",
                 ));
             }
-            self.order.lane().prepare()?;
         }
+        self.order.lane().drained()?;
         let place = self.order.keep_call(Call {
             function,
             user,
             cannot_fail,
         });
-        self.held_at(place)
+        self.held_at(place);
+        Ok(())
     }
 
     /// Launches a kernel. The argument block is copied during the call.
@@ -683,13 +685,14 @@ impl Queue {
         if is_own && self.order.is_open() && matches!(point.reached(), Some(None)) {
             return point.mark().hold_back(self.raw());
         }
-        self.wait_point(point)
+        self.wait_point(point);
+        Ok(())
     }
 
     /// Lets later work start behind a point, by the list.
-    pub(crate) fn wait_point(&self, point: Arc<HeldPoint>) -> Result<()> {
+    pub(crate) fn wait_point(&self, point: Arc<HeldPoint>) {
         let place = self.order.keep_wait(point);
-        self.held_at(place)
+        self.held_at(place);
     }
 
     /// Whether all that was submitted before the call has finished.

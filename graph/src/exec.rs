@@ -336,11 +336,10 @@ impl GraphExec {
                 let patches: Vec<_> = patches.collect();
                 // SAFETY: the condition of `Submit`, where a node's block is read when the node is recorded.
                 unsafe { state.follow(self.device, &patches, number) }?;
-                let report = state_report(&mut state.reports, stream);
                 if let Some(native) = &state.native {
-                    // SAFETY: the graph keeps the memory of its nodes alive until the exec is retired, and the exec the place
-                    // for failures until the launch has finished.
-                    unsafe { native.launch(stream, report) }?;
+                    // SAFETY: this turn is the only one that changes blocks. The graph keeps the memory of its nodes alive
+                    // until the exec is retired.
+                    unsafe { native.launch(stream, &state.program) }?;
                 }
             }
         }
@@ -468,10 +467,10 @@ impl Look<'_> {
 
     /// Launches a driver's graph of the nodes, waits, and returns how long that took.
     pub(super) fn launch(&mut self, native: &Native) -> Result<Duration> {
-        let report = state_report(&mut self.turn.state.reports, self.stream);
+        let program = self.program()?;
         let begun = Instant::now();
-        // SAFETY: the graph keeps the memory of its nodes alive, and the exec the place for failures.
-        unsafe { native.launch(self.stream, report) }?;
+        // SAFETY: this turn is the only one that changes blocks. The graph keeps the memory of its nodes alive.
+        unsafe { native.launch(self.stream, &program) }?;
         self.stream.synchronize_now()?;
         Ok(begun.elapsed())
     }

@@ -2,51 +2,42 @@
 //! something, the nodes that it changes are recorded again, and the driver updates its graph. A driver that cannot
 //! update a part of a graph gets all nodes again.
 //!
+//! A host call may fail, and then what comes behind it does not run. No driver's graph can tell, so nodes that are host
+//! calls stand between graphs, and are submitted at each replay.
+//!
 //! This file also measures, once for each device, whether that is cheaper than submitting the nodes. Nothing here waits
 //! for work of a stream.
 
-use std::ffi::{CStr, c_void};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger_device::{Code, NativeGraph, Queue};
-use outrigger_ops::{Door, FailedOperator, KernelFn};
+use outrigger_ops::{Door, KernelFn};
 
 use crate::dag::NodeId;
 use crate::memory::Device;
 use crate::program::{Patch, Program};
 use crate::steps;
-use crate::submit::{KernelSubmission, Submission, submission};
+use crate::submit::{self, KernelSubmission, Submission, submission};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
-/// A driver's graph, and the queue that records it.
+/// A program as graphs of the driver and host calls between them, and the queue that records the graphs.
 #[derive(Debug)]
 pub(super) struct Native {
     /// Work is only recorded on this queue, and never runs on it.
     queue: Queue,
-    recorded: NativeRecording,
-    commands: Commands,
-    report: Report,
+    parts: Vec<Part>,
 }
 
-/// The place where the stream of the last launch notes failures; NULL before the first one.
-type Report = Arc<AtomicPtr<FailedOperator>>;
-
-/// A driver's graph, and the user data of its host calls.
+/// A part of a replay.
 #[derive(Debug)]
-struct NativeRecording {
-    graph: NativeGraph,
-    calls: HostSteps,
+enum Part {
+    Graph(NativeGraph, Commands),
+    Call(NodeId),
 }
 
-/// The user data of each command that is a host call, by the number of the command. `Arc`s, not boxes: the driver has
-/// the address of each, and a box would claim to be the only pointer to it.
-type HostSteps = Vec<Option<Arc<HostStep>>>;
-
-/// The commands of a program, in the order in which they are recorded.
+/// The commands of a graph, in the order in which they are recorded.
 #[derive(Debug)]
 struct Commands {
     nodes: Vec<NodeId>,
@@ -59,13 +50,7 @@ struct Commands {
 const GAP: u32 = 8;
 
 impl Commands {
-    /// # Safety
-    /// The contract of [`submission`].
-    unsafe fn of(program: &Program) -> Self {
-        let steps = program.schedule.steps.iter().copied();
-        // SAFETY: this function's contract.
-        let nodes = steps.filter(|&id| unsafe { submission(program, id) }.is_some());
-        let nodes: Vec<_> = nodes.collect();
+    fn of(program: &Program, nodes: Vec<NodeId>) -> Self {
         let block = |(number, &id)| {
             let words = &program.data.graph.node(id)?.spec.command.words;
             (!words.is_empty()).then_some((words.start, number))
@@ -94,55 +79,6 @@ impl Commands {
     }
 }
 
-/// A node that runs as a host call.
-#[derive(Debug)]
-struct HostStep {
-    function: KernelFn,
-    block: Vec<u8>,
-    bias: i64,
-    label: &'static CStr,
-    report: Report,
-}
-
-impl HostStep {
-    /// Notes the name of a step that failed, and hands its code on.
-    ///
-    /// # Safety
-    /// The place that `report` names is alive.
-    unsafe fn ended(&self, code: i32, upstream: i32) -> i32 {
-        if code != Code::OK.0 && upstream == Code::OK.0 {
-            // SAFETY: this function's contract.
-            if let Some(report) = unsafe { self.report.load(Ordering::Acquire).as_ref() } {
-                report.set(self.label.into());
-            }
-        }
-        code
-    }
-}
-
-/// # Safety
-/// `user` is a [`HostStep`] that is alive, and so are all memory that its block names, and the place for its failure.
-unsafe extern "C" fn call_step(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: this function's contract: `user` is a live `HostStep`.
-    let step = unsafe { &*user.cast::<HostStep>() };
-    let args = step.block.as_ptr().cast();
-    if steps::is_host(step.function) {
-        // SAFETY: `is_host`: the block is one of `host_block`. This function's contract: the memory is live.
-        return unsafe {
-            let code = steps::call_host(step.function, args, step.bias, upstream);
-            step.ended(code, upstream)
-        };
-    }
-    if upstream != Code::OK.0 {
-        return upstream;
-    }
-    // SAFETY: this function's contract: the memory is live. The block was made for this kernel.
-    unsafe {
-        let code = (step.function)(args, step.block.len() as u32, step.bias);
-        step.ended(code, upstream)
-    }
-}
-
 impl Native {
     /// Records a graph.
     ///
@@ -166,19 +102,9 @@ impl Native {
             .door()
             .driver()
             .queue_create(device.door().ordinal(), 0)?;
-        let report = Report::default();
-        // SAFETY: this function's contract is that of `record`, and includes that of `Commands::of`.
-        let (commands, recorded) = unsafe {
-            let commands = Commands::of(program);
-            let recorded = record(device, (&queue, &report), program, &commands.nodes)?;
-            (commands, recorded)
-        };
-        Ok(Self {
-            queue,
-            recorded,
-            commands,
-            report,
-        })
+        // SAFETY: this function's contract is that of `parts`.
+        let parts = unsafe { parts(device, &queue, program) }?;
+        Ok(Self { queue, parts })
     }
 
     /// Records the nodes again that some patches have changed, for later launches. Earlier launches, the last of which
@@ -199,16 +125,9 @@ impl Native {
     ) -> Result<()> {
         let graphs = device.door().driver().native_graphs();
         if graphs.is_some_and(|graphs| graphs.can_update_part()) {
-            let runs = self.commands.holding(&program.words_of(patches));
-            let mut old = HostSteps::new();
+            let words = program.words_of(patches);
             // SAFETY: this function's contract.
-            let updated = runs
-                .into_iter()
-                .try_for_each(|run| unsafe { self.renew_part(device, program, run, &mut old) });
-            if old.iter().any(Option::is_some) {
-                device.retire(last, Box::new(old));
-            }
-            if updated.is_ok() {
+            if unsafe { self.renew_parts(device, program, &words) }.is_ok() {
                 return Ok(());
             }
         }
@@ -216,27 +135,31 @@ impl Native {
         unsafe { self.renew(device, program, last) }
     }
 
-    /// Records some commands again. `old` gets what earlier launches need.
+    /// Records the commands again that hold some words.
     ///
     /// # Safety
     /// The contract of [`follow`](Self::follow).
-    unsafe fn renew_part(
-        &mut self,
+    unsafe fn renew_parts(
+        &self,
         device: &dyn Device,
         program: &Program,
-        run: Range<u32>,
-        old: &mut HostSteps,
+        words: &[u32],
     ) -> Result<()> {
-        let numbers = run.start as usize..run.end as usize;
-        let nodes = &self.commands.nodes[numbers.clone()];
-        // SAFETY: this function's contract is that of `record`.
-        let new = unsafe { record(device, (&self.queue, &self.report), program, nodes) }?;
-        self.recorded.graph.update_part(run.start, &new.graph)?;
-        old.extend(self.recorded.calls.splice(numbers, new.calls));
+        for part in &self.parts {
+            let Part::Graph(graph, commands) = part else {
+                continue;
+            };
+            for run in commands.holding(words) {
+                let nodes = &commands.nodes[run.start as usize..run.end as usize];
+                // SAFETY: this function's contract is that of `record`.
+                let new = unsafe { record(device, &self.queue, program, nodes) }?;
+                graph.update_part(run.start, &new)?;
+            }
+        }
         Ok(())
     }
 
-    /// Records the graph again with the present blocks, for later launches. Earlier launches, the last of which was on
+    /// Records the graphs again with the present blocks, for later launches. Earlier launches, the last of which was on
     /// stream `last`, keep the old ones.
     ///
     /// # Errors
@@ -250,119 +173,117 @@ impl Native {
         program: &Program,
         last: Option<u64>,
     ) -> Result<()> {
-        // SAFETY: this function's contract is that of `record`, and includes that of `Commands::of`.
-        let (commands, mut new) = unsafe {
-            let commands = Commands::of(program);
-            let new = record(
-                device,
-                (&self.queue, &self.report),
-                program,
-                &commands.nodes,
-            )?;
-            (commands, new)
-        };
+        // SAFETY: this function's contract is that of `parts`.
+        let new = unsafe { parts(device, &self.queue, program) }?;
         let graphs = device.door().driver().native_graphs();
         let updates = graphs.is_some_and(|graphs| graphs.can_update());
-        if updates && self.recorded.graph.update(&new.graph).is_ok() {
-            std::mem::swap(&mut self.recorded.calls, &mut new.calls);
-            if new.calls.iter().any(Option::is_some) {
-                device.retire(last, Box::new(new.calls));
-            }
-        } else {
-            let old = std::mem::replace(&mut self.recorded, new);
-            device.retire(last, Box::new(old));
+        let mut old = std::mem::take(&mut self.parts).into_iter();
+        let mut unused = Vec::new();
+        for part in new {
+            self.parts.push(match (part, old.next()) {
+                (Part::Graph(new, commands), Some(Part::Graph(graph, _)))
+                    if updates && graph.update(&new).is_ok() =>
+                {
+                    Part::Graph(graph, commands)
+                }
+                (part, before) => {
+                    unused.extend(before);
+                    part
+                }
+            });
         }
-        self.commands = commands;
+        unused.extend(old);
+        if unused.iter().any(|part| matches!(part, Part::Graph(..))) {
+            device.retire(last, Box::new(unused));
+        }
         Ok(())
     }
 
-    /// Launches the driver's graph. `report` gets the name of a host call that fails.
+    /// Replays the program.
     ///
     /// # Safety
-    /// All memory that the nodes name is live until the launch has finished, and so is `report`.
-    pub(super) unsafe fn launch(
-        &self,
-        stream: &Timeline,
-        report: *const FailedOperator,
-    ) -> Result<()> {
-        self.report.store(report.cast_mut(), Ordering::Release);
-        // SAFETY: this function's contract: the memory is live until the launch has finished.
-        unsafe { stream.queue().launch_graph(&self.recorded.graph) }
-            .map_err(|error| stream.failed(error))
+    /// - No replay changes the program's blocks meanwhile; it is the program that was recorded last.
+    /// - All memory that the nodes name is live until the replay has finished.
+    pub(super) unsafe fn launch(&self, stream: &Timeline, program: &Program) -> Result<()> {
+        self.parts.iter().try_for_each(|part| match part {
+            // SAFETY: this function's contract: the memory is live until the launch has finished.
+            Part::Graph(graph, _) => {
+                unsafe { stream.queue().launch_graph(graph) }.map_err(|error| stream.failed(error))
+            }
+            // SAFETY: this function's contract is that of `submit_node`.
+            Part::Call(id) => unsafe { submit::submit_node(stream, program, *id) },
+        })
     }
 }
 
-/// Records nodes that are commands.
+/// Records a program.
+///
+/// # Safety
+/// The contract of [`Native::new`].
+unsafe fn parts(device: &dyn Device, queue: &Queue, program: &Program) -> Result<Vec<Part>> {
+    let mut parts = Vec::new();
+    let mut nodes = Vec::new();
+    let end = |nodes: &mut Vec<NodeId>, parts: &mut Vec<Part>| {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let nodes = std::mem::take(nodes);
+        // SAFETY: this function's contract is that of `record`.
+        let graph = unsafe { record(device, queue, program, &nodes) }?;
+        parts.push(Part::Graph(graph, Commands::of(program, nodes)));
+        Ok::<_, Error>(())
+    };
+    for &id in &program.schedule.steps {
+        // SAFETY: this function's contract: no replay changes the blocks meanwhile.
+        match unsafe { submission(program, id) } {
+            Some(Submission::Kernel(one)) if is_call(device, one.function, one.on_host)? => {
+                end(&mut nodes, &mut parts)?;
+                parts.push(Part::Call(id));
+            }
+            Some(_) => nodes.push(id),
+            None => {}
+        }
+    }
+    end(&mut nodes, &mut parts)?;
+    Ok(parts)
+}
+
+/// Whether a host kernel becomes a host call.
+fn is_call(device: &dyn Device, function: KernelFn, on_host: bool) -> Result<bool> {
+    Ok(on_host || steps::is_host(function) || device.door().host_kernel(function)?.is_none())
+}
+
+/// Records nodes that are no host calls.
 ///
 /// # Safety
 /// The contract of [`Native::new`].
 unsafe fn record(
     device: &dyn Device,
-    (queue, report): (&Queue, &Report),
+    queue: &Queue,
     program: &Program,
     nodes: &[NodeId],
-) -> Result<NativeRecording> {
-    let missing = || Error::new(Code::INTERNAL, "the driver's graphs have vanished");
-    let graphs = device.door().driver().native_graphs().ok_or_else(missing)?;
-    let mut calls = HostSteps::new();
+) -> Result<NativeGraph> {
+    let missing = |text| Error::new(Code::INTERNAL, text);
+    let graphs = device.door().driver().native_graphs();
+    let graphs = graphs.ok_or_else(|| missing("the driver's graphs have vanished"))?;
     graphs.record_begin(queue)?;
+    let kernel = |one: KernelSubmission<'_>| {
+        let kernel = device.door().host_kernel(one.function)?;
+        let kernel = kernel.ok_or_else(|| missing("a kernel of a graph has vanished"))?;
+        // SAFETY: the block was made for this kernel. The graph keeps its memory alive until the last launch has
+        // finished.
+        Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?)
+    };
     // SAFETY: this function's contract: no replay changes the blocks meanwhile.
     let mut all = nodes
         .iter()
         .filter_map(|&id| unsafe { submission(program, id) });
-    // SAFETY: this function's contract is that of `keep`.
-    let kept: Result<()> = all.try_for_each(|one| unsafe {
-        calls.push(keep(device, (queue, report), one)?);
-        Ok(())
-    });
-    let graph = graphs.record_end(queue);
-    kept?;
-    let graph = graph?;
-    Ok(NativeRecording { graph, calls })
-}
-
-/// Submits a node to a queue that records. Returns the user data of a host call.
-///
-/// # Safety
-/// The contract of [`Native::new`].
-unsafe fn keep(
-    device: &dyn Device,
-    (queue, report): (&Queue, &Report),
-    one: Submission<'_>,
-) -> Result<Option<Arc<HostStep>>> {
-    let mut call = None;
-    let kernel = |one: KernelSubmission<'_>| {
-        if !one.on_host
-            && !steps::is_host(one.function)
-            && let Some(kernel) = device.door().host_kernel(one.function)?
-        {
-            // SAFETY: the block was made for this kernel. the graph keeps its memory alive until the last launch has
-            // finished.
-            return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
-        }
-        // If nobody can reach the device's memory, a host function names none of it.
-        let alone = steps::is_host(one.function) && !device.door().runs_host_kernels()?;
-        let bias = if one.on_host || alone {
-            0
-        } else {
-            device.door().host_bias()?
-        };
-        let step = Arc::new(HostStep {
-            function: one.function,
-            block: one.args.to_vec(),
-            bias,
-            label: one.label,
-            report: Arc::clone(report),
-        });
-        let user = Arc::as_ptr(&step).cast_mut().cast();
-        call = Some(step);
-        // SAFETY: R31: the caller keeps the step until the driver's graph is destroyed and its last launch has finished.
-        Ok(unsafe { queue.host_call_raw(call_step, user, 0) }?)
-    };
     // SAFETY: this function's contract: the graph keeps the device memory alive until the last launch has finished. The
     // contract of `Graph::add_copy` keeps host ranges valid.
-    unsafe { one.put(queue, Error::from, kernel) }?;
-    Ok(call)
+    let kept: Result<()> = all.try_for_each(|one| unsafe { one.put(queue, Error::from, kernel) });
+    let graph = graphs.record_end(queue);
+    kept?;
+    Ok(graph?)
 }
 
 /// The number of nodes of the graph that is measured, and the bytes that each node fills.

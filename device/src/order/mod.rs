@@ -6,6 +6,8 @@
 
 mod list;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 pub(crate) use list::{Job, Lane, Order, Point, Trouble};

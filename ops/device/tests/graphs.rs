@@ -203,7 +203,10 @@ impl Bench {
                     skip,
                     size,
                 } => queue.copy(row(to) + skip, row(from), size, CopyKind::DeviceToDevice),
-                Step::Call => queue.host_call_raw(pass, std::ptr::null_mut(), 0),
+                Step::Call => {
+                    let flags = sys::OTR_HOST_CALL_CANNOT_FAIL;
+                    queue.host_call_raw(pass, std::ptr::null_mut(), flags)
+                }
             }
         }
         .unwrap();
@@ -633,8 +636,9 @@ fn a_device_that_is_lost_within_a_launch() {
     let queue = bench.queue();
     let graph = bench.record(|queue| {
         chain(&bench, queue, 5);
+        let flags = sys::OTR_HOST_CALL_CANNOT_FAIL;
         // SAFETY: the function takes anything.
-        unsafe { queue.host_call_raw(done, std::ptr::null_mut(), 0) }.unwrap();
+        unsafe { queue.host_call_raw(done, std::ptr::null_mut(), flags) }.unwrap();
         chain(&bench, queue, 5);
     });
     for _ in 0..2 {
