@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::fork::forked;
 use crate::order::{Job, Lane, Order, Point, Threads, Trouble};
 use crate::table::entry;
-use crate::{
-    Code, Driver, Error, HostFn, RawDriver, Result, foreign_call, params, sys,
-};
+use crate::{Code, Driver, Error, HostFn, RawDriver, Result, foreign_call, params, sys};
 
 /// The order of a queue.
 pub(crate) type Held = Order<Under>;

@@ -415,14 +415,44 @@ impl Queue {
     where
         F: FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
     {
+        self.call_once(label, function, 0)
+    }
+
+    fn call_once<F>(&self, label: &'static CStr, function: F, flags: u32) -> Result<()>
+    where
+        F: FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
+    {
         let user = Box::into_raw(Box::new(function));
         // SAFETY: `call_boxed::<F>` is called at most once with this pointer, and takes it over.
-        let submitted = unsafe { self.call(label, call_boxed::<F>, user.cast(), 0) };
+        let submitted = unsafe { self.call(label, call_boxed::<F>, user.cast(), flags) };
         if submitted.is_err() {
             // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
             drop(unsafe { Box::from_raw(user) });
         }
         submitted
+    }
+
+    /// Calls a function that cannot fail, in queue order and exactly once: the driver gets it as it is, and the queue does
+    /// not hold. It is told of the failure of the work before it, if there is one. It must not call into a driver (R27).
+    ///
+    /// # Errors
+    /// What the driver answers; `CAPTURE` on a queue that records, whose graph would call it more than once. Then
+    /// `function` is dropped without having been called.
+    pub fn callback<F>(&self, function: F) -> Result<()>
+    where
+        F: FnOnce(Result<(), Code>) + Send + 'static,
+    {
+        if self.order.lane().is_recording() {
+            return Err(Error::new(
+                Code::CAPTURE,
+                "a function that is called once is no part of a graph: use `host_call_raw`",
+            ));
+        }
+        let boxed = |upstream| {
+            function(upstream);
+            Ok(())
+        };
+        self.call_once(HOST_CALL, boxed, sys::OTR_HOST_CALL_CANNOT_FAIL)
     }
 
     /// Calls `function(user, upstream)` in queue order and exactly once. `flags` are `OTR_HOST_CALL_*`.

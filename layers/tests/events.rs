@@ -1,11 +1,12 @@
 //! `validate` and events that several threads record and query at the same time: a correct driver is
 //! never blamed for an answer that another thread has changed meanwhile.
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use outrigger_device::{Code, Driver, sys};
+use outrigger_device::{Code, Driver, Queue, sys};
 use outrigger_layers::validate::{Finding, Sink, validate};
 use outrigger_layers::{Layer, Next, layered};
 
@@ -91,17 +92,19 @@ fn held(entry: &'static str) -> (Driver, Findings, mpsc::Receiver<()>, mpsc::Sen
     (driver, findings, there, go)
 }
 
+/// Has the driver's queue wait until something comes through the gate.
+fn block(queue: &Queue, gate: mpsc::Receiver<()>) {
+    let wait = move |_| drop(gate.recv_timeout(LATE));
+    queue.callback(wait).unwrap();
+}
+
 #[test]
 fn a_query_may_see_a_record_that_came_after_its_beginning() {
     let (driver, findings, there, go) = held("event_query");
     let [first, second] = [0, 1].map(|_| driver.queue_create(0, 0).unwrap());
     let event = driver.event_create(0, false).unwrap();
     let (open, gate) = mpsc::channel::<()>();
-    let closed = move |upstream| {
-        let _ = gate.recv_timeout(LATE);
-        upstream
-    };
-    first.host_call(closed).unwrap();
+    block(&first, gate);
     event.record(&first).unwrap();
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| event.query().unwrap());
@@ -116,12 +119,18 @@ fn a_query_may_see_a_record_that_came_after_its_beginning() {
     first.synchronize().unwrap();
 }
 
+unsafe extern "C" fn fail(_: *const c_void, _: u32, _: i64) -> i32 {
+    Code::EXECUTION.0
+}
+
 #[test]
 fn a_query_may_see_a_record_that_has_not_returned() {
     let (driver, findings, there, go) = held("event_record");
+    let fails = driver.host_kernel(0, fail).unwrap().unwrap();
     let queue = driver.queue_create(0, 0).unwrap();
     let event = driver.event_create(0, false).unwrap();
-    queue.host_call(|_| Err(Code::EXECUTION)).unwrap();
+    // SAFETY: the kernel uses nothing.
+    unsafe { queue.launch(&fails, &[], 0, c"fails") }.unwrap();
     std::thread::scope(|scope| {
         let recorded = scope.spawn(|| event.record(&queue));
         there.recv().unwrap();
@@ -140,11 +149,7 @@ fn of_records_that_cross_nobody_knows_the_last() {
     let [first, second] = [0, 1].map(|_| driver.queue_create(0, 0).unwrap());
     let event = driver.event_create(0, false).unwrap();
     let (open, gate) = mpsc::channel::<()>();
-    let closed = move |upstream| {
-        let _ = gate.recv_timeout(LATE);
-        upstream
-    };
-    first.host_call(closed).unwrap();
+    block(&first, gate);
     std::thread::scope(|scope| {
         let early = scope.spawn(|| event.record(&first));
         there.recv().unwrap();
@@ -166,19 +171,16 @@ fn a_wait_is_for_the_record_that_the_driver_saw() {
     let event = driver.event_create(0, false).unwrap();
     event.record(&first).unwrap();
     let (open, gate) = mpsc::channel::<()>();
-    let closed = move |upstream| {
-        let _ = gate.recv_timeout(LATE);
-        upstream
-    };
     std::thread::scope(|scope| {
         let waited = scope.spawn(|| third.wait_event(&event));
         there.recv().unwrap();
-        second.host_call(closed).unwrap();
+        block(&second, gate);
         event.record(&second).unwrap();
         go.send(()).unwrap();
         waited.join().unwrap().unwrap();
     });
-    third.host_call(|upstream| upstream).unwrap();
+    // The sender is gone, so it waits for nothing.
+    block(&third, mpsc::channel().1);
     third.synchronize().unwrap();
     assert_eq!(*findings.lock().unwrap(), []);
     open.send(()).unwrap();
@@ -256,14 +258,10 @@ fn an_event_does_not_wait_for_host_calls_that_came_after_it() {
             moment.store(false, Ordering::Release);
         }
         let (open, gate) = mpsc::channel::<()>();
-        let closed = move |upstream| {
-            let _ = gate.recv_timeout(LATE);
-            upstream
-        };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 until(LATE, &moments.recorded);
-                queue.host_call(closed).unwrap();
+                block(&queue, gate);
             });
             scope.spawn(|| {
                 until(LATE, &moments.recorded);

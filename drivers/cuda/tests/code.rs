@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::bench::{Bench, block, call, free, read, refusal, write};
+use crate::bench::{Bench, block, free, read, refusal, write};
 use outrigger_device::{Arguments, Code, Driver, Grid, Kernel, Queue, sys};
 use serial_test::serial;
 
@@ -301,15 +301,17 @@ fn a_host_call_comes_behind_the_work_before_it_and_before_what_is_behind() {
     let seen = Arc::new(AtomicU32::new(99));
     add(&queue, &kernel, memory, 1);
     let own = seen.clone();
-    call(&queue, move |_| {
-        // The memory of the stand-in is the host's.
-        // SAFETY: the allocation lives until the queue has finished, and nothing else works on it now.
-        let number = unsafe { (memory as *const u32).read() };
-        std::thread::sleep(Duration::from_millis(20));
-        own.store(number, Ordering::SeqCst);
-        // SAFETY: as above.
-        unsafe { (memory as *mut u32).write(10) };
-    });
+    queue
+        .callback(move |_| {
+            // The memory of the stand-in is the host's.
+            // SAFETY: the allocation lives until the queue has finished, and nothing else works on it now.
+            let number = unsafe { (memory as *const u32).read() };
+            std::thread::sleep(Duration::from_millis(20));
+            own.store(number, Ordering::SeqCst);
+            // SAFETY: as above.
+            unsafe { (memory as *mut u32).write(10) };
+        })
+        .unwrap();
     add(&queue, &kernel, memory, 1);
     assert_eq!(numbers(&queue, memory), [11, 2, 2, 2]);
     assert_eq!(seen.load(Ordering::SeqCst), 1);

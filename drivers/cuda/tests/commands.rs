@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::bench::{Bench, block, call, free, read, refusal, write};
+use crate::bench::{Bench, block, free, read, refusal, write};
 use outrigger_device::{Code, CopyKind, sys};
 use serial_test::serial;
 
@@ -94,7 +94,7 @@ fn a_command_is_one_call_of_cuda_where_cuda_has_it() {
     expect("the first event", &["cuEventCreate", "cuEventRecord"]);
     event.record(&queue).unwrap();
     expect("an event where nothing was submitted since", &[]);
-    call(&queue, |_| {});
+    queue.callback(|_| {}).unwrap();
     expect(
         "a host call without an outcome",
         &["cuLaunchHostFunc", "cuStreamWaitValue32_v2"],
@@ -129,7 +129,9 @@ fn copies_of_pageable_memory_neither_wait_nor_run_ahead() {
     // Different in each piece.
     let expected: Vec<u8> = (0..size).map(|at| (at / 1000) as u8).collect();
     let new = expected.clone();
-    call(&queue, move |_| own.lock().unwrap().copy_from_slice(&new));
+    queue
+        .callback(move |_| own.lock().unwrap().copy_from_slice(&new))
+        .unwrap();
     let start = Instant::now();
     // SAFETY: as many bytes in all of them, which live until the queue has finished.
     unsafe {
@@ -203,9 +205,14 @@ fn what_a_host_call_answers_decides_and_what_cannot_fail_does_not() {
     // SAFETY: within the allocation, which lives until the queue has finished.
     unsafe { queue.fill(memory, 64, &[1]) }.unwrap();
     let own = seen.clone();
-    call(&queue, move |upstream| {
-        own.store(upstream, Ordering::SeqCst)
-    });
+    queue
+        .callback(move |upstream| {
+            own.store(
+                upstream.map_or_else(|code| code.0, |()| 0),
+                Ordering::SeqCst,
+            )
+        })
+        .unwrap();
     let (code, _) = refusal(queue.synchronize());
     assert_eq!(code, Code::OUT_OF_RANGE);
     assert_eq!(seen.load(Ordering::SeqCst), Code::OUT_OF_RANGE.0);
@@ -230,9 +237,13 @@ fn a_lost_device_calls_its_host_calls_once_and_can_be_closed() {
     let gate = block(&queue);
     for number in 0..3 {
         let own = seen.clone();
-        call(&queue, move |upstream| {
-            own.lock().unwrap().push((number, upstream))
-        });
+        queue
+            .callback(move |upstream| {
+                own.lock()
+                    .unwrap()
+                    .push((number, upstream.map_or_else(|code| code.0, |()| 0)))
+            })
+            .unwrap();
     }
     bench.lose(0, 700);
     gate.open();
@@ -299,7 +310,9 @@ fn events_tell_times_of_one_clock() {
     let now = || driver.device_time_ns(0).unwrap().unwrap();
     let start = now();
     before.record(&queue).unwrap();
-    call(&queue, |_| std::thread::sleep(Duration::from_millis(5)));
+    queue
+        .callback(|_| std::thread::sleep(Duration::from_millis(5)))
+        .unwrap();
     after.record(&queue).unwrap();
     assert_eq!(after.time_ns().unwrap(), None);
     queue.synchronize().unwrap();
@@ -401,7 +414,7 @@ fn a_host_call_that_blocks_keeps_no_other_queue_from_working() {
     let gate = block(&first);
     write(&second, memory, &[3; 64]);
     let own = gate.clone();
-    call(&second, move |_| own.open());
+    second.callback(move |_| own.open()).unwrap();
     first.synchronize().unwrap();
     assert_eq!(read(&second, memory, 64), [3; 64]);
     free(&driver, memory);
@@ -442,7 +455,7 @@ fn a_host_call_that_cuda_refuses_is_not_called() {
     bench.fail("cuStreamWaitValue32_v2", 0, 801);
     let queue = driver.queue_create(0, 0).unwrap();
     bench.calls();
-    call(&queue, |_| {});
+    queue.callback(|_| {}).unwrap();
     queue.synchronize().unwrap();
     assert!(!bench.calls().contains(&"cuLaunchHostFunc".to_owned()));
     drop(queue);

@@ -260,14 +260,19 @@ impl Layer for Hooks {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_void;
     use std::fs::File;
     use std::sync::Arc;
 
-    use outrigger_device::{Code, Driver};
+    use outrigger_device::{Code, Driver, Queue, sys};
 
     use super::{Hooks, Shared};
     use crate::layered;
     use crate::record::Writer;
+
+    unsafe extern "C" fn nothing(_: *mut c_void, _: i32) -> i32 {
+        Code::OK.0
+    }
 
     #[test]
     fn hooks_that_have_run_are_given_back_once_no_recording_goes_on() {
@@ -283,27 +288,29 @@ mod tests {
             driver.queue_create(0, 0).unwrap(),
         );
         let event = driver.event_create(0, false).unwrap();
-        let call = || {
-            first.host_call(|_| Ok(())).unwrap();
+        let call = |queue: &Queue| {
+            let flags = sys::OTR_HOST_CALL_CANNOT_FAIL;
+            // SAFETY: the function uses nothing.
+            unsafe { queue.host_call_raw(nothing, std::ptr::null_mut(), flags) }.unwrap();
         };
         // A recording that is lost at its end (R32): it does not wait for the queue that joined.
         graphs.record_begin(&first).unwrap();
         event.record(&first).unwrap();
         second.wait_event(&event).unwrap();
-        second.host_call(|_| Ok(())).unwrap();
+        call(&second);
         // The recording does not end here: it goes on.
         assert!(graphs.record_end(&second).is_err());
-        call();
+        call(&first);
         assert_eq!(hooks(), 2);
         let refused = graphs.record_end(&first).unwrap_err();
         assert_eq!(refused.code(), Code::INVALID_ARGUMENT);
-        call();
+        call(&first);
         first.synchronize().unwrap();
         assert_eq!(hooks(), 2, "the new one has run");
         // A recording that is given up with its queue.
         graphs.record_begin(&second).unwrap();
         drop(second);
-        call();
+        call(&first);
         first.synchronize().unwrap();
         assert_eq!(hooks(), 2);
     }

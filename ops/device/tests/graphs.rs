@@ -2,8 +2,8 @@
 //! one thread or on several.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 
 use outrigger_device::{
     Arguments, Code, CopyKind, Driver, Event, Grid, Kernel, Module, NativeGraph, Queue, sys,
@@ -527,6 +527,17 @@ fn a_wide_kernel_is_launched_by_itself() {
     assert_eq!(bench.launches.take(), 3);
 }
 
+/// Blocks a queue until something is sent, or the sender is gone.
+fn block(queue: &Queue) -> mpsc::Sender<()> {
+    let (open, closed) = mpsc::channel();
+    queue.callback(move |_| drop(closed.recv())).unwrap();
+    open
+}
+
+unsafe extern "C" fn fail(_: *const c_void, _: u32, _: i64) -> i32 {
+    Code::EXECUTION.0
+}
+
 /// Launches of one graph on two queues do not wait for each other, and have tables of their own.
 #[test]
 fn two_queues_launch_one_graph_at_a_time() {
@@ -546,13 +557,7 @@ fn two_queues_launch_one_graph_at_a_time() {
     bench.write(3);
     // SAFETY: the memory is freed after the last launch.
     let launch = |queue: &Queue| unsafe { queue.launch_graph(&graph) }.unwrap();
-    let (open, closed) = std::sync::mpsc::channel::<()>();
-    let closed = std::sync::Mutex::new(closed);
-    gate.host_call(move |upstream| {
-        let _ = closed.lock().unwrap().recv();
-        upstream
-    })
-    .unwrap();
+    let open = block(&gate);
     let event = bench.driver.event_create(0, false).unwrap();
     event.record(&gate).unwrap();
     one.wait_event(&event).unwrap();
@@ -579,14 +584,7 @@ fn a_destroyed_graph_gives_its_memory_back() {
     let queue = bench.queue();
     let free = || bench.driver.memory_info(0).unwrap();
     let before = free();
-    let (open, closed) = std::sync::mpsc::channel::<()>();
-    let closed = std::sync::Mutex::new(closed);
-    queue
-        .host_call(move |upstream| {
-            let _ = closed.lock().unwrap().recv();
-            upstream
-        })
-        .unwrap();
+    let open = block(&queue);
     let graph = bench.record(|queue| chain(&bench, queue, 5));
     // SAFETY: the memory is freed after the last launch.
     unsafe { queue.launch_graph(&graph) }.unwrap();
@@ -604,6 +602,7 @@ fn a_launch_that_failed_leaves_the_next_one_right() {
     let queue = bench.queue();
     let graph = bench.record(|queue| chain(&bench, queue, 50));
     let other = bench.record(|queue| chain(&bench, queue, 50));
+    let fails = bench.driver.host_kernel(0, fail).unwrap().unwrap();
     bench.write(9);
     chain(&bench, &queue, 50);
     queue.synchronize().unwrap();
@@ -613,7 +612,8 @@ fn a_launch_that_failed_leaves_the_next_one_right() {
             graph.update(&other).unwrap();
         }
         bench.write(9);
-        queue.host_call(|_| Err(Code::EXECUTION)).unwrap();
+        // SAFETY: the kernel uses nothing.
+        unsafe { queue.launch(&fails, &[], 0, c"fails") }.unwrap();
         // SAFETY: the memory is freed after the last launch.
         unsafe { queue.launch_graph(&graph) }.unwrap();
         assert_eq!(queue.synchronize().unwrap_err().code(), Code::EXECUTION);

@@ -172,26 +172,11 @@ impl Gate {
     }
 }
 
-/// A host call that cannot fail.
-pub(crate) fn call(queue: &Queue, function: impl FnOnce(i32) + Send + 'static) {
-    type Boxed = Box<dyn FnOnce(i32) + Send>;
-    unsafe extern "C" fn run(user: *mut std::ffi::c_void, upstream: i32) -> i32 {
-        // SAFETY: the box of the submission, which is called once.
-        let function = unsafe { Box::from_raw(user.cast::<Boxed>()) };
-        function(upstream);
-        sys::OTR_OK
-    }
-    let boxed: Box<Boxed> = Box::new(Box::new(function));
-    let user = Box::into_raw(boxed).cast();
-    // SAFETY: `run` takes the box, once.
-    unsafe { queue.host_call_raw(run, user, sys::OTR_HOST_CALL_CANNOT_FAIL) }.unwrap();
-}
-
 /// Blocks a queue until the gate is opened.
 pub(crate) fn block(queue: &Queue) -> Arc<Gate> {
     let gate = Arc::new(Gate::default());
     let own = gate.clone();
-    call(queue, move |_| own.wait());
+    queue.callback(move |_| own.wait()).unwrap();
     gate
 }
 

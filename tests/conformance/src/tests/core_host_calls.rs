@@ -357,9 +357,8 @@ fn sees_what_was_copied(context: &Context) -> Verdict {
             CopyKind::DeviceToHost,
         )?;
         let log = log.clone();
-        queue.host_call(move |upstream| {
+        queue.callback(move |_| {
             log.push(bytes.get().iter().filter(|byte| **byte != round).count() as u64);
-            upstream
         })?;
     }
     queue.synchronize()?;
@@ -377,9 +376,8 @@ fn is_seen_by_copies(context: &Context) -> Verdict {
     let (queue, address) = (bench.queue()?, bench.memory(SIZE as u64)?);
     let bytes = HostBytes::of(SIZE, 0);
     for round in 1..=20u64 {
-        queue.host_call(move |upstream| {
+        queue.callback(move |_| {
             bytes.set(&pattern(SIZE, round));
-            upstream
         })?;
         copy(
             &queue,
@@ -442,12 +440,11 @@ fn calls_of_a_queue_do_not_overlap(context: &Context) -> Verdict {
     threads(4, |_| {
         for _ in 0..100 {
             let (inside, most) = (inside.clone(), most.clone());
-            queue.host_call(move |upstream| {
+            queue.callback(move |_| {
                 let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                 most.fetch_max(now, Ordering::SeqCst);
                 std::thread::yield_now();
                 inside.fetch_sub(1, Ordering::SeqCst);
-                upstream
             })?;
         }
         queue.synchronize()?;
@@ -554,7 +551,7 @@ fn a_call_may_do_what_threads_do(context: &Context) -> Verdict {
     let (queue, address, log) = (bench.queue()?, bench.memory(64)?, Log::default());
     write(&queue, address, &[1; 64])?;
     let inner = log.clone();
-    queue.host_call(move |upstream| {
+    queue.callback(move |_| {
         // A deep stack, much memory, a thread, and a panic that is caught.
         let deep = recurse(200);
         let much = vec![1u8; 8 << 20]
@@ -563,7 +560,6 @@ fn a_call_may_do_what_threads_do(context: &Context) -> Verdict {
             .sum::<u64>();
         let thread = std::thread::spawn(|| 7u64).join().unwrap_or(0);
         inner.push(deep + much + thread);
-        upstream
     })?;
     queue.synchronize()?;
     equal!(

@@ -217,14 +217,11 @@ impl Log {
     }
 }
 
-/// Notes a value in queue order; its outcome is what it is called with.
+/// Notes a value in queue order.
 #[track_caller]
 pub(super) fn note(queue: &Queue, log: &Log, value: u64) -> Verdict {
     let log = log.clone();
-    queue.host_call(move |upstream| {
-        log.push(value);
-        upstream
-    })?;
+    queue.callback(move |_| log.push(value))?;
     Ok(())
 }
 
@@ -232,9 +229,8 @@ pub(super) fn note(queue: &Queue, log: &Log, value: u64) -> Verdict {
 #[track_caller]
 pub(super) fn note_upstream(queue: &Queue, log: &Log) -> Verdict {
     let log = log.clone();
-    queue.host_call(move |upstream| {
+    queue.callback(move |upstream| {
         log.push(upstream.map_or_else(|code| code.0 as u32 as u64, |()| 0));
-        upstream
     })?;
     Ok(())
 }
@@ -243,10 +239,7 @@ pub(super) fn note_upstream(queue: &Queue, log: &Log) -> Verdict {
 #[track_caller]
 pub(super) fn block(queue: &Queue, gate: &Gate) -> Verdict {
     let wait = gate.waiter();
-    queue.host_call(move |upstream| {
-        wait();
-        upstream
-    })?;
+    queue.callback(move |_| wait())?;
     Ok(())
 }
 
@@ -260,10 +253,7 @@ pub(super) fn fail(queue: &Queue, code: Code) -> Verdict {
 /// Takes this long, in queue order.
 #[track_caller]
 pub(super) fn delay(queue: &Queue, time: Duration) -> Verdict {
-    queue.host_call(move |upstream| {
-        std::thread::sleep(time);
-        upstream
-    })?;
+    queue.callback(move |_| std::thread::sleep(time))?;
     Ok(())
 }
 

@@ -332,9 +332,8 @@ fn a_failed_queue_takes_work(context: &Context) -> Verdict {
         event.record(&queue)?;
         queue.wait_event(&event)?;
         let calls = calls.clone();
-        queue.host_call(move |upstream| {
+        queue.callback(move |upstream| {
             calls.fetch_add(u64::from(upstream.is_err()), Ordering::Relaxed);
-            upstream
         })?;
     }
     fails_once(&queue, Code::EXECUTION, "the queue")?;

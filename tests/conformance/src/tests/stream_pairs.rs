@@ -119,10 +119,9 @@ impl Machine {
             Op::H2h => copy(queue, y, x, bytes, CopyKind::HostToHost),
             Op::Call => {
                 let (x, y, total) = (self.x, self.y, self.sum.clone());
-                queue.host_call(move |upstream| {
+                queue.callback(move |_| {
                     total.store(sum(&y.get()), Ordering::SeqCst);
                     x.fill(at, size, value);
-                    upstream
                 })?;
                 Ok(())
             }

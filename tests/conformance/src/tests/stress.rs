@@ -98,9 +98,8 @@ fn a_hundred_thousand_host_calls(context: &Context) -> Verdict {
     threads(4, |thread| {
         for _ in 0..25_000 {
             let calls = calls.clone();
-            queues[thread].host_call(move |upstream| {
+            queues[thread].callback(move |_| {
                 calls.fetch_add(1, Ordering::Relaxed);
-                upstream
             })?;
         }
         queues[thread].synchronize()?;
@@ -148,18 +147,16 @@ fn events_on_shared_queues(context: &Context) -> Verdict {
             let (from, to) = (rng.usize(..8), rng.usize(..8));
             let done = Arc::new(AtomicU64::new(0));
             let flag = done.clone();
-            queues[from].host_call(move |upstream| {
+            queues[from].callback(move |_| {
                 flag.store(1, Ordering::SeqCst);
-                upstream
             })?;
             let event = bench.event()?;
             event.record(&queues[from])?;
             queues[to].wait_event(&event)?;
             let (flag, seen) = (done.clone(), Arc::new(AtomicU64::new(7)));
             let result = seen.clone();
-            queues[to].host_call(move |upstream| {
+            queues[to].callback(move |_| {
                 result.store(flag.load(Ordering::SeqCst), Ordering::SeqCst);
-                upstream
             })?;
             shared.record(&queues[to])?;
             shared.synchronize()?;
@@ -300,11 +297,10 @@ fn a_token_goes_around(context: &Context) -> Verdict {
         queue.wait_event(&event)?;
         let token = token.clone();
         // Not atomic as a whole: two holders at a time would lose one.
-        queue.host_call(move |upstream| {
+        queue.callback(move |_| {
             let found = token.load(Ordering::Relaxed);
             std::hint::spin_loop();
             token.store(found + 1, Ordering::Relaxed);
-            upstream
         })?;
         fill(queue, memory, 8, &i.to_ne_bytes())?;
         event.record(queue)?;

@@ -6,9 +6,8 @@ use outrigger_device::{Code, Event, IpcHandle, Queue, params};
 
 use super::{Other, SIZE, format, ipc, parse, refusal, serve};
 use crate::test::tests;
-use crate::tests::kit::{
-    Bench, Log, block, fail, fails_once, fill, note, note_upstream, read, until,
-};
+use crate::tests::kernels::{count, counter, launch_count};
+use crate::tests::kit::{Bench, Log, block, fails_once, fill, note, note_upstream, read, until};
 use crate::tests::raw::{Raw, call};
 use crate::verdict::{Answer, answers, check, equal};
 use crate::{Context, Failure, Gate, Verdict};
@@ -25,7 +24,7 @@ tests! { "memory.ipc_event":
     /// A wait that was made before the event was recorded again keeps the old point.
     waits_keep_their_point: R21 R43, needs Ipc IpcEvents;
     /// An event whose work failed gives its failure to queries, waits and queues of importers.
-    a_failure_is_carried: R23 R24 R43, needs Ipc IpcEvents;
+    a_failure_is_carried: R23 R24 R43, needs Ipc IpcEvents HostKernels;
     /// An event is recorded thousands of times, and importers follow.
     thousands_of_records: R8 R21 R43, needs Ipc IpcEvents;
     /// Bytes that are no handle, and handles of memory, are OTR_ERR_INVALID_HANDLE.
@@ -280,8 +279,12 @@ fn waits_keep_their_point(context: &Context) -> Verdict {
 fn a_failure_is_carried(context: &Context) -> Verdict {
     let mut shared = Shared::new(context)?;
     let gate = Gate::new();
+    let Some(kernel) = shared.bench.host_kernel(0, count)? else {
+        return Err(Failure::new("the driver takes host kernels"));
+    };
     block(&shared.queue, &gate)?;
-    fail(&shared.queue, Code::OUT_OF_RANGE)?;
+    // The device's own work: a failure of a host call is the host's, and no event of the driver's carries it.
+    launch_count(&shared.queue, &kernel, counter(), u64::MAX)?;
     shared.event.record(&shared.queue)?;
     shared.says("wait", Code::OK, "queue_wait_event before the failure")?;
     gate.open();
