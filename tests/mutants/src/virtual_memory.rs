@@ -89,6 +89,16 @@ mutants! {
         }
     }
 
+    /// The struct of a newer host, which is larger, is refused.
+    reserve_of_newer_refused [R1] (()) {
+        virtual_reserve(self, next, driver, device, params, address) {
+            if params.struct_size > size_of::<sys::otr_reserve_params>() {
+                return fail(Code::INVALID_ARGUMENT, "the struct is too large");
+            }
+            next.virtual_reserve(driver, device, params, address)
+        }
+    }
+
     /// A range in which something is mapped is released with success, and stays.
     release_of_mapped_taken [R37] (()) {
         virtual_release(self, next, driver, address, size) {

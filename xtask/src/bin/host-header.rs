@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use quote::{format_ident, quote};
+use quote::format_ident;
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, Expr, Field, FieldValue, Item, ItemFn, Lit, Meta, Visibility, parse_quote};
 

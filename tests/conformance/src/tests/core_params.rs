@@ -38,6 +38,8 @@ tests! { "core.params":
     of_commands_are_needed: R4 R7;
     /// Structs of a newer host, larger and with chains, are read as far as they are known.
     of_a_newer_host: R1 R3;
+    /// So are those of virtual memory.
+    of_a_newer_host_in_virtual_memory: R1 R3 R37 R39, needs VirtualMemory;
 }
 
 fn each(values: &[u32], test: impl Fn(u32) -> Verdict) -> Verdict {
@@ -275,4 +277,60 @@ fn of_a_newer_host(context: &Context) -> Verdict {
         call!(raw.api(), memory_free, raw.handle(), address),
         "memory_free",
     )
+}
+
+fn of_a_newer_host_in_virtual_memory(context: &Context) -> Verdict {
+    let raw = Raw::open(context)?;
+    let last = unknown_extension(null());
+    let first = unknown_extension(&last);
+    // SAFETY: R1: the table is the driver's, and lives as long as it is open.
+    let Some(group) = (unsafe { raw.api().virtual_memory.as_ref() }) else {
+        return Err(crate::Failure::new(
+            "the driver has the group virtual_memory",
+        ));
+    };
+    let mut size = 0;
+    let answer = call!(group, granularity, raw.handle(), 0, &mut size);
+    raw.takes(answer, "granularity")?;
+
+    let range = newer!(params::reserve(size, 0), &first);
+    let mut address = 0;
+    let answer = call!(group, reserve, raw.handle(), 0, &range.known, &mut address);
+    raw.takes(answer, "reserve of a newer host")?;
+    let memory = newer!(params::memory(size), &first);
+    let mut object = null_mut();
+    let answer = call!(group, create, raw.handle(), 0, &memory.known, &mut object);
+    raw.takes(answer, "create of a newer host")?;
+    let place = newer!(params::map(address, &raw const object, 1), &first);
+    let answer = call!(group, map, raw.handle(), &place.known);
+    raw.takes(answer, "map of a newer host")?;
+
+    let queue = raw.queue()?;
+    let (pattern, mut back) = ([8_u8], [0_u8; 64]);
+    let whole = params::fill(address, size, pattern.as_ptr().cast(), 1);
+    raw.takes(call!(raw.api(), fill, queue, &whole), "fill")?;
+    let to = back.as_mut_ptr().expose_provenance() as u64;
+    let part = params::copy(to, address + size - 64, 64, sys::OTR_COPY_DEVICE_TO_HOST);
+    raw.takes(call!(raw.api(), copy, queue, &part), "copy")?;
+    raw.synchronize(queue)?;
+    equal!(back, [8; 64], "the end of what was filled");
+    for untouched in [
+        range.is_untouched(),
+        memory.is_untouched(),
+        place.is_untouched(),
+    ] {
+        check!(untouched, "R1: nothing was written behind what is known");
+    }
+    raw.destroy(queue, null_mut())?;
+    for (answer, what) in [
+        (call!(group, unmap, raw.handle(), address, size), "unmap"),
+        (call!(group, destroy, raw.handle(), object), "destroy"),
+        (
+            call!(group, release, raw.handle(), address, size),
+            "release",
+        ),
+    ] {
+        raw.takes(answer, what)?;
+    }
+    Ok(())
 }
