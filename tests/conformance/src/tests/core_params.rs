@@ -38,7 +38,7 @@ tests! { "core.params":
     of_commands_are_needed: R4 R7;
     /// Structs of a newer host, larger and with chains, are read as far as they are known.
     of_a_newer_host: R1 R3;
-    /// So are those of virtual memory.
+    /// Larger structs of a newer host, with chains, reserve, make and map memory.
     of_a_newer_host_in_virtual_memory: R1 R3 R37 R39, needs VirtualMemory;
 }
 
@@ -280,7 +280,8 @@ fn of_a_newer_host(context: &Context) -> Verdict {
 }
 
 fn of_a_newer_host_in_virtual_memory(context: &Context) -> Verdict {
-    let raw = Raw::open(context)?;
+    let bench = Bench::new(context)?;
+    let (raw, queue) = (Raw::of(bench.driver()), bench.queue()?);
     let last = unknown_extension(null());
     let first = unknown_extension(&last);
     // SAFETY: R1: the table is the driver's, and lives as long as it is open.
@@ -305,15 +306,8 @@ fn of_a_newer_host_in_virtual_memory(context: &Context) -> Verdict {
     let answer = call!(group, map, raw.handle(), &place.known);
     raw.takes(answer, "map of a newer host")?;
 
-    let queue = raw.queue()?;
-    let (pattern, mut back) = ([8_u8], [0_u8; 64]);
-    let whole = params::fill(address, size, pattern.as_ptr().cast(), 1);
-    raw.takes(call!(raw.api(), fill, queue, &whole), "fill")?;
-    let to = back.as_mut_ptr().expose_provenance() as u64;
-    let part = params::copy(to, address + size - 64, 64, sys::OTR_COPY_DEVICE_TO_HOST);
-    raw.takes(call!(raw.api(), copy, queue, &part), "copy")?;
-    raw.synchronize(queue)?;
-    equal!(back, [8; 64], "the end of what was filled");
+    fill(&queue, address, size, &[8])?;
+    holds(&queue, address, size as usize, 8, "what was mapped")?;
     for untouched in [
         range.is_untouched(),
         memory.is_untouched(),
@@ -321,7 +315,6 @@ fn of_a_newer_host_in_virtual_memory(context: &Context) -> Verdict {
     ] {
         check!(untouched, "R1: nothing was written behind what is known");
     }
-    raw.destroy(queue, null_mut())?;
     for (answer, what) in [
         (call!(group, unmap, raw.handle(), address, size), "unmap"),
         (call!(group, destroy, raw.handle(), object), "destroy"),
@@ -332,5 +325,5 @@ fn of_a_newer_host_in_virtual_memory(context: &Context) -> Verdict {
     ] {
         raw.takes(answer, what)?;
     }
-    Ok(())
+    bench.finish()
 }
